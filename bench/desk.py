@@ -23,7 +23,7 @@ from kanon.joinlog.numbered import read_batches
 from kanon.release import Ledger, Spec
 from kanon.release import release as release_with
 from kanon.release.engines.duckdb import DuckDB
-from kanon.simulate.part import Keys
+from kanon.simulate.part import PartKeys
 from kanon.simulate.run import Simulation
 from kanon.simulate.run import simulate as simulate_with
 
@@ -131,7 +131,7 @@ def simulation(log: Path, joins: int) -> AbstractContextManager[Callable[[], Tur
     """``kanon simulate`` with one type."""
 
     def work() -> Simulation:
-        return simulate_with(read_batches(log), [fledge()], Keys.from_seed(1), PERIOD)
+        return simulate_with(read_batches(log), [fledge()], PartKeys.from_seed(1), PERIOD)
 
     def answer(found: Simulation) -> list[tuple[int, ...]]:
         (one,) = found.outcomes

@@ -91,7 +91,7 @@ def cost(
         others = {name: bill(used, listed).total for name, used in alternatives(load, values, more).items()}
         needs = replace(needs, limits=(*needs.limits, *of_reports.limits(sent, values)))
         part = ReportsPart(sent, of_reports.times(sent, values), bill(more, listed).total) if reports else None
-    estimate = Estimate(load, needs, made, others, listed, part)
+    estimate = CostEstimate(load, needs, made, others, listed, part)
     if as_json:
         show_json(estimate.document)
     else:
@@ -125,7 +125,7 @@ class ReportsPart:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class CostEstimate:
     """A workload, its needs, the bill of a month, the totals of other choices, and the part of reports."""
 
     load: "Workload"
@@ -171,7 +171,7 @@ class Estimate:
         }
 
 
-def _show(estimate: Estimate, *, markdown: bool) -> None:
+def _show(estimate: CostEstimate, *, markdown: bool) -> None:
     from rich.box import HEAVY_HEAD, MARKDOWN
     from rich.console import Console
 

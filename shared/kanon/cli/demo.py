@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kanon.cli.errors import local_errors
-from kanon.cli.files import Force, Outputs
+from kanon.cli.files import Force, OutputFiles
 from kanon.cli.options import (
     COLUMNS,
     ColumnNames,
@@ -94,7 +94,7 @@ def demo(
             context, ("first", "last", "columns", "dates", "skip_bad_rows"), "without a log: name it with --log"
         )
     own = own_types(type_, types_file, PERIOD)
-    outputs = Outputs(context, force=force)
+    outputs = OutputFiles(context, force=force)
     for path in _pictures(picture, own.types if own else ["fledge"]).values():
         outputs.picture(path, "--plot")
     reading = log_reading(dates, skip_bad_rows)
@@ -130,7 +130,7 @@ def _pictures(picture: Path, types: "Collection[str]") -> dict[str, Path]:
     return {name: picture if len(types) == 1 else picture.with_stem(f"{picture.stem}-{name}") for name in types}
 
 
-def _demo(stack: "Stack", log: "JoinLog", picture: Path, outputs: Outputs, began: float) -> None:
+def _demo(stack: "Stack", log: "JoinLog", picture: Path, outputs: OutputFiles, began: float) -> None:
     """Replay the log. Show the table, the pictures and the next commands."""
     from kanon.gate.types import read_types
     from kanon.keys import Secret

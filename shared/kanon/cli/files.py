@@ -27,7 +27,7 @@ _SKETCH = b"kanonKHL"
 """The first bytes of a sketch file, whose last bytes are the CRC-32 of the others."""
 
 
-class Outputs:
+class OutputFiles:
     """The output files of a command."""
 
     def __init__(self, context: typer.Context, *, force: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from kanon.cli.errors import one_line
-from kanon.cli.files import Force, Outputs
+from kanon.cli.files import Force, OutputFiles
 from kanon.cli.options import Json, StepLength, refuse_unused
 from kanon.cli.screen import new_table, screen, show_json, warn, working
 
@@ -62,7 +62,7 @@ def plan(
 
     if paper is not None:
         refuse_unused(context, set(context.params) - {"paper", "force"}, "with --paper: leave it out")
-    outputs = Outputs(context, force=force)
+    outputs = OutputFiles(context, force=force)
     outputs.picture(plot, "--plot")
     outputs.picture(paper, "--paper")
     if paper is not None:
@@ -188,7 +188,7 @@ def _curve(one: "Plan") -> "Table":
     return table
 
 
-def _paper(path: Path, outputs: Outputs) -> None:
+def _paper(path: Path, outputs: OutputFiles) -> None:
     from kanon.plan.figures import draw_figure_1
     from kanon.plan.paper import READINGS
 

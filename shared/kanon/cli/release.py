@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kanon.cli.errors import CommandError
-from kanon.cli.files import Force, Outputs
+from kanon.cli.files import Force, OutputFiles
 from kanon.cli.options import DateOrder, SkipBadRows, User
 from kanon.cli.screen import plain, warn, working
 from kanon.created import PRIVATE
@@ -143,12 +143,12 @@ def release(
     else:
         import matplotlib as mpl  # noqa: F401, fail now and not after the release
 
-        outputs = Outputs(context, force=force)
+        outputs = OutputFiles(context, force=force)
         _check(out, operator_report, outputs)
         _release(logs, spec, ledger, dataset, name, out, _engine(engine, memory), operator_report, outputs)
 
 
-def _check(out: Path, operator_file: Path | None, outputs: Outputs) -> None:
+def _check(out: Path, operator_file: Path | None, outputs: OutputFiles) -> None:
     if out.suffix not in (".csv", ".parquet"):
         raise CommandError("--out must end with .csv or .parquet")
     for path in (out, *_beside(out)):
@@ -163,7 +163,7 @@ def _beside(out: Path) -> tuple[Path, Path]:
 
 def _release(
     logs: Sequence[str], spec: "Spec", place: str, dataset: str, name: str | None, out: Path, engine: "Engine",
-    operator_file: Path | None, outputs: Outputs,
+    operator_file: Path | None, outputs: OutputFiles,
 ) -> None:  # fmt: skip
     from kanon.release.ledger import Ledger
     from kanon.release.output import json_bytes
@@ -195,7 +195,7 @@ def _engine(name: str, memory: str) -> "Engine":
     return DuckDB(memory)
 
 
-def _write(made: "Release", out: Path, outputs: Outputs) -> None:
+def _write(made: "Release", out: Path, outputs: OutputFiles) -> None:
     from kanon.release.output import csv_bytes, json_bytes, parquet_bytes, picture
 
     table = (csv_bytes if out.suffix == ".csv" else parquet_bytes)(made.released, made.mechanism.spec.groups)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeVar
 import typer
 
 from kanon.cli.errors import CommandError, needs, one_line
-from kanon.cli.files import Force, Outputs
+from kanon.cli.files import Force, OutputFiles
 from kanon.cli.options import Json
 from kanon.cli.reports_demo import demo
 from kanon.cli.reports_demo_service import demo_service
@@ -20,7 +20,7 @@ from kanon.cli.screen import show_json, working
 from kanon.created import PRIVATE, SHARED
 
 if TYPE_CHECKING:
-    from kanon.reports.aggregate import Job, Outcome
+    from kanon.reports.aggregate import Job, JobOutcome
     from kanon.reports.avro import Report
     from kanon.reports.shared_info import Rules
 
@@ -395,9 +395,9 @@ def explain(
         typer.echo(line)
 
 
-def _outputs(context: typer.Context, force: bool, files: dict[str, Path]) -> Outputs:
+def _outputs(context: typer.Context, force: bool, files: dict[str, Path]) -> OutputFiles:
     """The output files of a command, checked; ``files`` by their options."""
-    outputs = Outputs(context, force=force)
+    outputs = OutputFiles(context, force=force)
     for option, path in files.items():
         outputs.check(path, option)
     return outputs
@@ -446,7 +446,7 @@ def _warnings(rules: "Rules", *, no_noise: bool, debug: bool) -> list[str]:
     return [warning for warning, holds in found.items() if holds]
 
 
-def _show(job: "Job", outcome: "Outcome", written: list[Path], warnings: list[str], *, as_json: bool) -> None:
+def _show(job: "Job", outcome: "JobOutcome", written: list[Path], warnings: list[str], *, as_json: bool) -> None:
     from kanon.reports.job import of_job
 
     promised = not any("no guarantee" in warning for warning in warnings)

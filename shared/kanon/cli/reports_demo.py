@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kanon.cli.errors import one_line
-from kanon.cli.files import Force, Outputs
+from kanon.cli.files import Force, OutputFiles
 from kanon.cli.options import DateOrder, SkipBadRows, log_reading, say_left_out
 from kanon.cli.screen import progress, working
 from kanon.joinlog import LogError, Reading
@@ -48,7 +48,7 @@ def demo(
 
     Example: kanon reports demo --log joins.csv --window-hours 6 --epsilon 2
     """
-    outputs = Outputs(context, force=force)
+    outputs = OutputFiles(context, force=force)
     outputs.picture(picture, "--plot")
     import matplotlib as mpl  # noqa: F401, fail now and not after the work
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey

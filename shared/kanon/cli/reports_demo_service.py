@@ -50,7 +50,7 @@ class DemoError(KanonError):
 
 
 @dataclass(frozen=True)
-class Service:
+class RunningService:
     """A running service, as seen by an operator of jobs.
 
     Attributes:
@@ -76,7 +76,7 @@ class Service:
     clock: Callable[[], float] = time.time
 
     @classmethod
-    def of(cls, stack: "RunningStack") -> "Service":
+    def of(cls, stack: "RunningStack") -> "RunningService":
         """The reports of a running stack.
 
         Raises:
@@ -137,7 +137,7 @@ def demo_service(
     Example: kanon reports demo-service --url http://127.0.0.1:8000
     """
     with stack_errors(": docs/guides/operate.md#kanon-doctor names the permissions"):
-        service = Service.of(find(stack, region, profile, url))
+        service = RunningService.of(find(stack, region, profile, url))
         try:
             run(service, recent(log_of(log, log_reading(dates, skip_bad_rows)), window, service.clock()))
         except AssertionError as error:
@@ -156,7 +156,7 @@ def recent(log: "JoinLog", window: int, now: float, most: int = MOST) -> "Report
     return ReportedLog(replace(log, joins=[join._replace(time=join.time + moved) for join in taken]), window)
 
 
-def run(service: Service, reported: "ReportedLog") -> None:
+def run(service: RunningService, reported: "ReportedLog") -> None:
     """Send the reports of a recent log, run three jobs, and compare every number with the log.
 
     Raises:
@@ -186,7 +186,7 @@ def run(service: Service, reported: "ReportedLog") -> None:
     )
 
 
-def public_keys(service: Service) -> list["PublicKey"]:
+def public_keys(service: RunningService) -> list["PublicKey"]:
     """The published keys; empty before the first."""
     from kanon.reports import payload
 
@@ -195,7 +195,7 @@ def public_keys(service: Service) -> list["PublicKey"]:
     return payload.public_keys(answer.body.decode()) if answer.status == 200 else []
 
 
-def send(service: Service, sealed: Sequence["Report"]) -> None:
+def send(service: RunningService, sealed: Sequence["Report"]) -> None:
     """Post every report until the collector accepts it."""
     from kanon.reports.clients.sending import PATHS, body_of
 
@@ -214,7 +214,7 @@ def send(service: Service, sealed: Sequence["Report"]) -> None:
             advance(count)
 
 
-def declare(service: Service, reported: "ReportedLog") -> None:
+def declare(service: RunningService, reported: "ReportedLog") -> None:
     """Write the declared keys to the bucket of summaries."""
     from kanon.reports import avro
 
@@ -223,7 +223,7 @@ def declare(service: Service, reported: "ReportedLog") -> None:
     service.s3.put_object(Bucket=service.summaries_bucket, Key=f"domains/{service.run}/keys.avro", Body=file.getvalue())
 
 
-def request(service: Service, name: str, parameters: Parameters) -> dict[str, Any]:
+def request(service: RunningService, name: str, parameters: Parameters) -> dict[str, Any]:
     """The body of createJob. Reports of other runs have other origins, so the job leaves them out."""
     job: dict[str, Any] = {
         "job_request_id": f"{service.run}-{name}",
@@ -244,7 +244,7 @@ def request(service: Service, name: str, parameters: Parameters) -> dict[str, An
     return job
 
 
-def stored(service: Service, reports: int, parameters: Parameters) -> None:
+def stored(service: RunningService, reports: int, parameters: Parameters) -> None:
     """Wait until every report is in the bucket: the collector's queue is emptied once a minute."""
     asked = request(service, "preflight", parameters)
 
@@ -260,7 +260,7 @@ def stored(service: Service, reports: int, parameters: Parameters) -> None:
     service.until("waiting until the reports are stored", SECONDS_TO_STORE, found)
 
 
-def create(service: Service, name: str, parameters: Parameters) -> dict[str, Any]:
+def create(service: RunningService, name: str, parameters: Parameters) -> dict[str, Any]:
     """Create a job and wait for its end; its answer."""
     asked = request(service, name, parameters)
     service.call("POST", "/v1alpha/createJob", asked)
@@ -274,7 +274,7 @@ def create(service: Service, name: str, parameters: Parameters) -> dict[str, Any
     return found
 
 
-def summary(service: Service, job: dict[str, Any]) -> dict[bytes, int]:
+def summary(service: RunningService, job: dict[str, Any]) -> dict[bytes, int]:
     """The released numbers of a job by key of 16 bytes.
 
     Raises:
@@ -290,7 +290,7 @@ def summary(service: Service, job: dict[str, Any]) -> dict[bytes, int]:
     return {fact.bucket.rjust(16, b"\0"): fact.metric for file in files for fact in read_summary(BytesIO(file))}
 
 
-def check_refused(service: Service, job: dict[str, Any], left: tuple[Fraction, Fraction], reports: int) -> None:
+def check_refused(service: RunningService, job: dict[str, Any], left: tuple[Fraction, Fraction], reports: int) -> None:
     """Check that the job was refused for its budget, and that the file beside the output names units and what is left.
 
     Raises:
@@ -309,7 +309,7 @@ def check_refused(service: Service, job: dict[str, Any], left: tuple[Fraction, F
     typer.echo(f"refused: {len(units):,} units and what is left of each are named in {name}.")
 
 
-def check_spent(service: Service, sealed: Sequence["Report"], left: tuple[Fraction, Fraction]) -> int:
+def check_spent(service: RunningService, sealed: Sequence["Report"], left: tuple[Fraction, Fraction]) -> int:
     """Check that each unit has lost exactly the budget of the two summaries. Returns the number of units.
 
     Raises:
@@ -333,7 +333,7 @@ def check_spent(service: Service, sealed: Sequence["Report"], left: tuple[Fracti
     return len(hours)
 
 
-def objects(service: Service, prefix: str) -> dict[str, bytes]:
+def objects(service: RunningService, prefix: str) -> dict[str, bytes]:
     """The objects of the bucket of summaries under a prefix, by name."""
     bucket = {"Bucket": service.summaries_bucket}
     pages = service.s3.get_paginator("list_objects_v2").paginate(**bucket, Prefix=prefix)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kanon.cli.errors import CommandError, one_line
-from kanon.cli.files import Force, Outputs
+from kanon.cli.files import Force, OutputFiles
 from kanon.cli.options import DateOrder, Json, SkipBadRows, User, log_reading, say_left_out
 from kanon.cli.screen import cell, new_table, screen, show_json, working
 from kanon.created import PRIVATE
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kanon.joinlog import Reading
     from kanon.risk.joinability import Joinability
     from kanon.risk.sketch_leak import Leak
-    from kanon.risk.uniqueness import Report
+    from kanon.risk.uniqueness import ColumnUniqueness
 
 risk = typer.Typer(help="Show the privacy risks of a log before it is collected or published.", no_args_is_help=True)
 
@@ -78,7 +78,7 @@ def uniqueness(
 
     Example: kanon risk uniqueness joins.csv --value set --user client --k 20 --k 50
     """
-    from kanon.risk.hashing import Key
+    from kanon.risk.hashing import HashKey
     from kanon.risk.page import page, picture
     from kanon.risk.sketching import sketches
     from kanon.risk.uniqueness import report
@@ -86,12 +86,14 @@ def uniqueness(
     asked = _columns(columns) if columns else [(value,)]
     if out is not None and len(asked) > 1:
         raise CommandError("--out writes one sketch: name one value or combination with --value or --combinations")
-    outputs = Outputs(context, force=force)
+    outputs = OutputFiles(context, force=force)
     outputs.check(out, "--out")
     outputs.picture(plot, "--plot")
     outputs.check(html, "--html")
     with _reading(dates, skip_bad_rows) as reading:
-        made = sketches(log, asked, user, key=Key.kept_in(key) if key else Key.fresh(), size=size, reading=reading)
+        made = sketches(
+            log, asked, user, key=HashKey.kept_in(key) if key else HashKey.fresh(), size=size, reading=reading
+        )
     with working("computing the report"):
         reports = [report(one, user, profile, window) for one in made]
     if out is not None:
@@ -115,7 +117,7 @@ def _columns(text: str) -> list[tuple[str, ...]]:
     return asked
 
 
-def _as_json(reports: "list[Report]") -> dict[str, Any]:
+def _as_json(reports: "list[ColumnUniqueness]") -> dict[str, Any]:
     if len(reports) == 1:
         return reports[0].as_json()
     return {
@@ -124,14 +126,14 @@ def _as_json(reports: "list[Report]") -> dict[str, Any]:
     }
 
 
-def _save(sketch: Any, path: Path, outputs: Outputs) -> None:
+def _save(sketch: Any, path: Path, outputs: OutputFiles) -> None:
     from kanon.risk.khll import WARNING, to_bytes
 
     outputs.write({path: to_bytes(sketch)}, PRIVATE)
     typer.echo(f"warning: {path} {WARNING}", err=True)
 
 
-def _show_uniqueness(reports: "list[Report]", thresholds: list[int]) -> None:
+def _show_uniqueness(reports: "list[ColumnUniqueness]", thresholds: list[int]) -> None:
     from kanon.risk.uniqueness import CAVEATS, REACHED, costs, finding, reached, rows_lost, service_note
 
     console = screen()
@@ -174,7 +176,7 @@ def merge(
     from kanon.risk.khll import load
     from kanon.risk.khll import merge as merge_two
 
-    outputs = Outputs(context, force=force)
+    outputs = OutputFiles(context, force=force)
     outputs.check(out, "--out")
     with working("merging"):
         merged = reduce(merge_two, map(load, sketches))
@@ -237,13 +239,13 @@ def sketch_leak(
 
     Example: kanon risk sketch-leak joins.csv --group 'set-*'
     """
-    from kanon.risk.hashing import Key
+    from kanon.risk.hashing import HashKey
     from kanon.risk.sketch_leak import leak, users_of
 
     with _reading(None, skip_bad_rows) as reading:
         members, candidates = users_of(log, group, value, user, reading)
     with working("attacking the sketch"):
-        result = leak(members, candidates, precision, Key.fresh())
+        result = leak(members, candidates, precision, HashKey.fresh())
     if as_json:
         show_json(result.as_json())
     else:

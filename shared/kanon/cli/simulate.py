@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kanon.cli.errors import CommandError
-from kanon.cli.files import Force, Outputs
+from kanon.cli.files import Force, OutputFiles
 from kanon.cli.options import (
     COLUMNS,
     ColumnNames,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from kanon.gate.types import Type
     from kanon.simulate.figures import Judged
-    from kanon.simulate.part import Keys
+    from kanon.simulate.part import PartKeys
     from kanon.simulate.run import Log, Simulation
 
 MOST_TYPES = 24
@@ -77,10 +77,10 @@ def simulate(
     from kanon.joinlog.numbered import read_batches
     from kanon.simulate.figures import Pricing, judge
     from kanon.simulate.figures import as_json as document
-    from kanon.simulate.part import Keys
+    from kanon.simulate.part import PartKeys
     from kanon.simulate.run import gather
 
-    outputs = Outputs(context, force=force)
+    outputs = OutputFiles(context, force=force)
     outputs.check(html, "--html")
     if html is not None:
         import matplotlib as mpl  # noqa: F401, fail now and not after the simulation
@@ -95,7 +95,7 @@ def simulate(
             with working("reading the log"):
                 gathered_log = open_.enter_context(gather(read_batches(log, named, reading), period))
             say_left_out(reading)
-            result = _decide(gathered_log, types, Keys.from_seed(seed))
+            result = _decide(gathered_log, types, PartKeys.from_seed(seed))
         found = judge(result, pricing)
     except (CostError, LogError) as error:
         hint = " (--columns TIME,SET,CLIENT)" if " has no column " in str(error) else ""
@@ -112,7 +112,7 @@ def simulate(
         typer.echo(f"Report: {html}")
 
 
-def _decide(log: "Log", types: "Sequence[Type]", keys: "Keys") -> "Simulation":
+def _decide(log: "Log", types: "Sequence[Type]", keys: "PartKeys") -> "Simulation":
     from kanon.simulate.run import decide
 
     if len(log.parts) == 1:

@@ -55,7 +55,7 @@ class Prices:
 
 
 @dataclass(frozen=True)
-class Line:
+class BillLine:
     """A line of a bill: a quantity in a month and its price."""
 
     name: str
@@ -69,7 +69,7 @@ class Line:
 class Bill:
     """The lines of a month, without those of quantity 0."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[BillLine, ...]
 
     @property
     def total(self) -> float:
@@ -93,7 +93,7 @@ def bill(usage: Usage, prices: Prices) -> Bill:
     priced = ((name, price, usage.get(name, 0.0)) for name, price in prices.by_name.items())
     return Bill(
         tuple(
-            Line(name, price.service, price.what, quantity, quantity / price.per * price.usd)
+            BillLine(name, price.service, price.what, quantity, quantity / price.per * price.usd)
             for name, price, quantity in priced
             if quantity
         )

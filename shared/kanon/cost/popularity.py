@@ -16,7 +16,7 @@ GROWTH = 1.02
 
 
 @dataclass(frozen=True)
-class Group:
+class EqualSets:
     """``sets`` sets, each with the same ``share`` of all joins."""
 
     sets: int
@@ -35,11 +35,11 @@ class Popularity:
     exponent: float
 
     @cached_property
-    def groups(self) -> tuple[Group, ...]:
+    def groups(self) -> tuple[EqualSets, ...]:
         """The sets in groups, most popular first; the shares of all sets sum to 1."""
         weighted = list(self._weighted())
         total = math.fsum(count * weight for count, weight in weighted)
-        return tuple(Group(count, weight / total) for count, weight in weighted)
+        return tuple(EqualSets(count, weight / total) for count, weight in weighted)
 
     def _weighted(self) -> Iterator[tuple[int, float]]:
         if self.exponent == 0:

@@ -115,7 +115,7 @@ class Secrets:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     """The result of a job. It holds exact sums: publish only ``parts``, or the ``release()`` of the partitions.
 
     Args:
@@ -142,7 +142,7 @@ class Outcome:
     left_out: int = 0
     exact: bool = False
 
-    def without_noise(self) -> "Outcome":
+    def without_noise(self) -> "JobOutcome":
         """The outcome with exact sums, for tests. It has no privacy guarantee."""
         exact = tuple(replace(partition, noise=np.zeros_like(partition.noise)) for partition in self.partitions)
         return replace(self, partitions=exact, parts=tuple(map(_summary, exact)), exact=True)
@@ -154,7 +154,7 @@ def _summary(partition: Noised) -> bytes:
     return file.getvalue()
 
 
-def aggregate(job: Job, secrets: Secrets, processes: int = 1, *, undeclared: bool = False) -> Outcome:
+def aggregate(job: Job, secrets: Secrets, processes: int = 1, *, undeclared: bool = False) -> JobOutcome:
     """Run a job.
 
     Args:
@@ -214,9 +214,9 @@ def _work_off(first: Message, stages: Stages, shards: Shards, each: Each, has_fa
             queue += sent
 
 
-def _outcome(jobs: MemoryJob, stages: "_Stages", summaries: MemoryObjects) -> Outcome:
+def _outcome(jobs: MemoryJob, stages: "_Stages", summaries: MemoryObjects) -> JobOutcome:
     counters = jobs.row.values["counters"]
-    return Outcome(
+    return JobOutcome(
         partitions=tuple(stages.parts),
         parts=tuple(summaries.read(one.key) for one in summaries.listed("", len(stages.parts))),
         units=tuple(stages.units),

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from kanon.created import PRIVATE, SHARED, created, never
 from kanon.reports import avro
-from kanon.reports.aggregate import Outcome
+from kanon.reports.aggregate import JobOutcome
 from kanon.reports.avro import DebugFact, listed, part_names, write_debug_summary
 from kanon.reports.errors import Counter, JobError, ReportRefusedError
 from kanon.reports.histogram import Histogram
@@ -19,7 +19,7 @@ from kanon.reports.shared_info import Rules, parse
 
 
 def write(
-    outcome: Outcome, output: Path, *, debug: bool = False, may_replace: Callable[[Path], bool] = never
+    outcome: JobOutcome, output: Path, *, debug: bool = False, may_replace: Callable[[Path], bool] = never
 ) -> list[Path]:
     """Write a summary, one file per partition.
 

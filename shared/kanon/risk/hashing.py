@@ -28,7 +28,7 @@ KEY_BYTES = 32
 
 
 @dataclass(frozen=True)
-class Key:
+class HashKey:
     """A hashing key. Sketches can be merged and joined only if they have the same key."""
 
     secret: bytes = field(repr=False)
@@ -38,12 +38,12 @@ class Key:
             raise RiskError(f"a key must have {KEY_BYTES} bytes, not {len(self.secret)}")
 
     @classmethod
-    def fresh(cls) -> "Key":
+    def fresh(cls) -> "HashKey":
         """A random key."""
         return cls(secrets.token_bytes(KEY_BYTES))
 
     @classmethod
-    def kept_in(cls, path: Path) -> "Key":
+    def kept_in(cls, path: Path) -> "HashKey":
         """The key in a file. A missing file is created, readable by its owner only.
 
         Raises:
@@ -61,7 +61,7 @@ class Key:
         return key
 
     @classmethod
-    def _read(cls, path: Path) -> "Key":
+    def _read(cls, path: Path) -> "HashKey":
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
             raise RiskError(f"others may read the key file {path}: run chmod 600 on it")
         try:

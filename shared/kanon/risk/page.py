@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Literal
 from kanon import page as template
 from kanon.page import drawing, row
 from kanon.pictures import BLUE, GREEN, ORANGE, TEXT, panels, saved
-from kanon.risk.uniqueness import CAVEATS, REACHED, Point, Report, costs, finding, reached, service_note, with_error
+from kanon.risk.uniqueness import (
+    CAVEATS,
+    REACHED,
+    ColumnUniqueness,
+    Point,
+    costs,
+    finding,
+    reached,
+    service_note,
+    with_error,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +32,7 @@ TICKS = (2, 5, 10, 20, 50, 100, 200)
 SHOWN = (2, 3, 5, 10, 20, 50, 100, 200)
 
 
-def page(reports: Sequence[Report], thresholds: Sequence[int]) -> str:
+def page(reports: Sequence[ColumnUniqueness], thresholds: Sequence[int]) -> str:
     """The whole page about at least one report. The text has the losses at the thresholds."""
     title = "What these columns reveal"
     svg = drawing(picture(reports, "svg"), f"{title}: shares lost by k")
@@ -35,12 +45,12 @@ def page(reports: Sequence[Report], thresholds: Sequence[int]) -> str:
     return template.page(title, body)
 
 
-def _overview(report: Report) -> str:
+def _overview(report: ColumnUniqueness) -> str:
     left_out = f" {report.left_out:,} rows lack a value or a user and are left out." if report.left_out else ""
     return f"<p>{report.rows:,} rows; users are identified by the column {escape(report.user)}.{left_out}</p>"
 
 
-def _section(report: Report, thresholds: Sequence[int]) -> str:
+def _section(report: ColumnUniqueness, thresholds: Sequence[int]) -> str:
     service = {point.k: point for point in report.service.curve}
     curve = "".join(row(str(point.k), *_cells(point), *_cells(service.get(point.k))) for point in map(report.at, SHOWN))
     return (
@@ -64,7 +74,7 @@ def _head(*cells: str) -> str:
 # --- the picture ----------------------------------------------------------------------------------
 
 
-def picture(reports: Sequence[Report], form: Literal["png", "svg"]) -> bytes:
+def picture(reports: Sequence[ColumnUniqueness], form: Literal["png", "svg"]) -> bytes:
     """Draw the curves of all reports. Identifiers are drawn only if there are no other columns.
 
     Returns:
@@ -99,7 +109,7 @@ def picture(reports: Sequence[Report], form: Literal["png", "svg"]) -> bytes:
     return saved(figure, form)
 
 
-def _draw(panel: "Axes", report: Report) -> None:
+def _draw(panel: "Axes", report: ColumnUniqueness) -> None:
     from matplotlib.ticker import NullLocator, PercentFormatter
 
     _line(panel, report.curve, "values", VALUES, "-")

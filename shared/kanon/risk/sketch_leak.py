@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kanon.risk.errors import RiskError
-from kanon.risk.hashing import Hashes, Key, Registers, estimate, index_and_rank, public_hashes, registers_of
+from kanon.risk.hashing import Hashes, HashKey, Registers, estimate, index_and_rank, public_hashes, registers_of
 
 if TYPE_CHECKING:
     from kanon.joinlog import Reading
@@ -99,7 +99,7 @@ class Leak:
         return {**asdict(self), "public": self.public.as_json(), "keyed": self.keyed.as_json()}
 
 
-def leak(members: Sequence[bytes], candidates: Sequence[bytes], p: int, key: Key) -> Leak:
+def leak(members: Sequence[bytes], candidates: Sequence[bytes], p: int, key: HashKey) -> Leak:
     """Attack the sketch of the members with all candidates.
 
     Args:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kanon.noise.words import length_prefixed
 from kanon.risk.errors import RiskError
-from kanon.risk.hashing import Hashes, Key
+from kanon.risk.hashing import Hashes, HashKey
 from kanon.risk.khll import DEFAULT_SIZE, Sketch, empty, from_pairs, merge
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def sketch(
     value: str | Sequence[str],
     user: str = "client",
     *,
-    key: Key | None = None,
+    key: HashKey | None = None,
     size: int = DEFAULT_SIZE,
 ) -> Sketch:
     """The sketch of one value column, or of the combinations of several.
@@ -56,7 +56,7 @@ def sketch(
         RiskError: the file or a row of it cannot be read, or it has no rows.
     """
     columns = (value,) if isinstance(value, str) else tuple(value)
-    return sketches(Path(source), [columns], user, key=key or Key.fresh(), size=size)[0].sketch
+    return sketches(Path(source), [columns], user, key=key or HashKey.fresh(), size=size)[0].sketch
 
 
 def sketches(
@@ -64,7 +64,7 @@ def sketches(
     values: Sequence[tuple[str, ...]],
     user: str,
     *,
-    key: Key,
+    key: HashKey,
     size: int = DEFAULT_SIZE,
     reading: "Reading | None" = None,
 ) -> list[Sketched]:
@@ -88,7 +88,7 @@ def sketches(
 
 
 def of_batches(
-    read: "Iterable[Batch]", values: Sequence[tuple[str, ...]], user: str, *, key: Key, size: int
+    read: "Iterable[Batch]", values: Sequence[tuple[str, ...]], user: str, *, key: HashKey, size: int
 ) -> list[Sketched]:
     """A sketch for each combination of columns of a log that is read in batches."""
     made = [Sketched(columns, empty(size, key.check), 0) for columns in values]
@@ -97,7 +97,7 @@ def of_batches(
     return made
 
 
-def _with_batch(before: Sketched, batch: "Batch", user: str, key: Key) -> Sketched:
+def _with_batch(before: Sketched, batch: "Batch", user: str, key: HashKey) -> Sketched:
     users = batch[user]
     codes, hashes = _hashed([batch[name] for name in before.columns], key)
     codes = np.where(users.codes >= 0, codes, -1)
@@ -125,7 +125,7 @@ def _smallest(hashes: Hashes, rows: Codes, before: Sketch) -> Codes:
     return kept
 
 
-def _hashed(columns: "Sequence[Coded]", key: Key) -> tuple[Codes, Hashes]:
+def _hashed(columns: "Sequence[Coded]", key: HashKey) -> tuple[Codes, Hashes]:
     """The code of each row's combination (-1: a part is missing), and the hash of each code."""
     if len(columns) == 1:
         return columns[0].codes, key.values(columns[0].texts.to_pylist())

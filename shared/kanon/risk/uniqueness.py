@@ -37,7 +37,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Service:
+class ServiceLoss:
     """The loss if the service, with its noise, decides instead of an exact threshold.
 
     ``curve`` starts at the least k the noise allows.
@@ -49,7 +49,7 @@ class Service:
 
 
 @dataclass(frozen=True)
-class Report:
+class ColumnUniqueness:
     """The uniqueness of one column, or of one combination of columns.
 
     Attributes:
@@ -70,7 +70,7 @@ class Report:
     rows: int
     left_out: int
     curve: tuple[Point, ...]
-    service: Service
+    service: ServiceLoss
 
     @property
     def name(self) -> str:
@@ -114,7 +114,7 @@ def lost_at(points: Sequence[Point]) -> dict[str, dict[str, int | None]]:
     return {f"{share:.0%}": {of: least(share, of) for of in ("values", "rows")} for share in LOSSES}
 
 
-def report(sketched: Sketched, user: str, service_profile: str = "published", window: int = 720) -> Report:
+def report(sketched: Sketched, user: str, service_profile: str = "published", window: int = 720) -> ColumnUniqueness:
     """The report of one sketch.
 
     Args:
@@ -127,7 +127,7 @@ def report(sketched: Sketched, user: str, service_profile: str = "published", wi
         InvalidParametersError: there is no such profile.
     """
     sketch = sketched.sketch
-    return Report(
+    return ColumnUniqueness(
         sketched.columns,
         user,
         sketch.number_of_values,
@@ -144,7 +144,7 @@ def curve(sketch: Sketch, thresholds: Iterable[int] = THRESHOLDS) -> tuple[Point
     return tuple(_point(sketch, k, (sketch.counts < k).astype(np.float64)) for k in thresholds)
 
 
-def through_service(sketch: Sketch, service_profile: str, window: int) -> Service:
+def through_service(sketch: Sketch, service_profile: str, window: int) -> ServiceLoss:
     """The loss through the service. A value is lost if it reads false for a whole window at its count."""
     laws = profile(service_profile, window)
     counts, position = np.unique(np.rint(sketch.counts).astype(np.int64), return_inverse=True)
@@ -156,7 +156,7 @@ def through_service(sketch: Sketch, service_profile: str, window: int) -> Servic
             continue  # with a smaller k an empty set could read true: the service refuses it
         lost = never_at_constant(parameters, np.minimum(counts, parameters.surely_true_from), window)
         points.append(_point(sketch, k, lost[position]))
-    return Service(service_profile, window, tuple(points))
+    return ServiceLoss(service_profile, window, tuple(points))
 
 
 def _point(sketch: Sketch, k: int, lost: Lost) -> Point:
@@ -202,7 +202,7 @@ def with_error(share: float, error: float) -> str:
     return percent(share) if error == 0 else f"{percent(share)} ± {percent(error)}"
 
 
-def finding(report: Report) -> str:
+def finding(report: ColumnUniqueness) -> str:
     """The uniqueness of one combination of columns, in one or two sentences."""
     number = f"{report.number_of_values:,.0f} values"
     number = number if report.exact else f"about {number}"
@@ -224,7 +224,7 @@ def finding(report: Report) -> str:
     return f"{report.name}: {shares}"
 
 
-def costs(report: Report, thresholds: Sequence[int]) -> str:
+def costs(report: ColumnUniqueness, thresholds: Sequence[int]) -> str:
     """The losses at some thresholds, in one sentence."""
     losses = "; ".join(f"k = {k} loses {rows_lost(report.at(k))}" for k in thresholds)
     return f"{report.name}: {losses}."
@@ -238,7 +238,7 @@ def rows_lost(point: Point) -> str:
     )
 
 
-def reached(report: Report) -> list[str]:
+def reached(report: ColumnUniqueness) -> list[str]:
     """The least k that loses 5, 10 and 25% of the values, then of the rows."""
     least = lost_at(report.curve)
     ks = [least[share][of] for of in ("values", "rows") for share in least]
@@ -249,7 +249,7 @@ REACHED = tuple(f"{share:.0%} of {of}" for of in ("values", "rows") for share in
 """The labels of the entries of :func:`reached`."""
 
 
-def service_note(report: Report) -> str:
+def service_note(report: ColumnUniqueness) -> str:
     """The meaning of the service's columns."""
     service = report.service
     return (

@@ -22,7 +22,7 @@ from kanon.gate.models import TypeAnswer
 from kanon.gate.types import Type
 from kanon.noise.bound import Bound
 from kanon.plan.planner import type_document, zone
-from kanon.simulate.outcome import Outcome
+from kanon.simulate.outcome import TypeOutcome
 from kanon.simulate.rejoining import bounds_of
 from kanon.simulate.run import Simulation
 
@@ -71,7 +71,7 @@ class Cost:
         }
 
 
-def cost_of(parameters: Parameters, outcome: Outcome, steps: range, pricing: Pricing) -> Cost:
+def cost_of(parameters: Parameters, outcome: TypeOutcome, steps: range, pricing: Pricing) -> Cost:
     """The cost of an outcome.
 
     Raises:
@@ -92,7 +92,7 @@ def cost_of(parameters: Parameters, outcome: Outcome, steps: range, pricing: Pri
     return Cost(written, read, bill(used, pricing.prices), load)
 
 
-class Rejoining(NamedTuple):
+class RejoiningCosts(NamedTuple):
     """The privacy bounds of clients for all their joins in one set: the median, the 99% quantile, the maximum."""
 
     median: Bound
@@ -108,12 +108,12 @@ class Judged:
 
     label: str
     type_: Type
-    outcome: Outcome
+    outcome: TypeOutcome
     cost: Cost
     prices: Prices
 
     @cached_property
-    def rejoining(self) -> Rejoining:
+    def rejoining(self) -> RejoiningCosts:
         """The privacy bounds of the log's clients."""
         bounds = bounds_of(self.type_.parameters, self.outcome.rejoining)
         ends = np.cumsum([clients for clients, _ in bounds])
@@ -123,7 +123,7 @@ class Judged:
         def at(share: float) -> Bound:
             return bounds[int(np.searchsorted(ends, share * ends[-1]))][1]
 
-        return Rejoining(at(0.5), at(0.99), bounds[-1][1], int(ends[-1]), more)
+        return RejoiningCosts(at(0.5), at(0.99), bounds[-1][1], int(ends[-1]), more)
 
     def delay(self, share: float) -> int | None:
         """The steps within which the given share of the sets that reach k read true; None if fewer ever do."""
@@ -230,7 +230,7 @@ def _moment(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-class Line(NamedTuple):
+class Figure(NamedTuple):
     """A line of the table: its name, its value for a type, and its meaning."""
 
     name: str
@@ -253,63 +253,65 @@ def _epsilon(bound: Bound) -> str:
     return f"{float(bound.epsilon):g}"
 
 
-SECTIONS: Sequence[tuple[str, Sequence[Line]]] = (
+SECTIONS: Sequence[tuple[str, Sequence[Figure]]] = (
     (
         "What becomes k-anonymous",
         (
-            Line(
+            Figure(
                 "sets that read true",
                 lambda j: f"{j.outcome.sets_true:,} ({_percent(j.outcome.sets_true, j.outcome.sets)})",
                 "at some step; of all sets of the log",
             ),
-            Line(
+            Figure(
                 "their joins",
                 lambda j: _percent(j.outcome.joins_of_true_sets, j.outcome.joins),
                 "share of all joins that go to such a set",
             ),
-            Line(
+            Figure(
                 "joins to a set that reads true",
                 lambda j: _percent(j.outcome.joins_at_true, j.outcome.joins),
                 "in the step of the join itself",
             ),
-            Line("sets that reach k", lambda j: f"{j.outcome.sets_reached:,}", "by the exact count of clients"),
+            Figure("sets that reach k", lambda j: f"{j.outcome.sets_reached:,}", "by the exact count of clients"),
         ),
     ),
     (
         "How well the answers fit the exact counts",
         (
-            Line(
+            Figure(
                 "delay after k: median, steps", lambda j: _steps(j.delay(0.5)), "from the step that reaches k, by set"
             ),
-            Line("delay after k: 95%, steps", lambda j: _steps(j.delay(0.95)), "within so long 95% of them read true"),
-            Line("never true after k", lambda j: f"{j.outcome.never:,}", "sets, up to the end of the log"),
-            Line(
+            Figure(
+                "delay after k: 95%, steps", lambda j: _steps(j.delay(0.95)), "within so long 95% of them read true"
+            ),
+            Figure("never true after k", lambda j: f"{j.outcome.never:,}", "sets, up to the end of the log"),
+            Figure(
                 "status lost",
                 lambda j: f"{j.outcome.lost:,} ({j.outcome.lost_reached:,} at k or more)",
                 "times that an instance ended and the next answer was false",
             ),
-            Line(
+            Figure(
                 "true answers below k",
                 lambda j: _percent(j.outcome.true_below_k, j.outcome.answers_true),
                 "share of the true answers",
             ),
-            Line("crossings", lambda j: f"{j.outcome.crossings:,}", "of a set in an instance"),
-            Line(
+            Figure("crossings", lambda j: f"{j.outcome.crossings:,}", "of a set in an instance"),
+            Figure(
                 "crossings below k",
                 lambda j: _percent(j.outcome.crossings_below_k, j.outcome.crossings),
                 "share of the crossings; a set that crossed stays true until its instance ends",
             ),
-            Line(
+            Figure(
                 "false answers at k or more",
                 lambda j: _percent(j.outcome.false_from_k, j.outcome.answers - j.outcome.answers_true),
                 "share of the false answers",
             ),
-            Line(
+            Figure(
                 "answers at k or more that are false",
                 lambda j: _percent(j.outcome.false_from_k, j.outcome.answers_reached),
                 "share of the answers whose exact count is at least k",
             ),
-            Line(
+            Figure(
                 "noise decides",
                 lambda j: "{} to {}".format(*zone(j.type_.parameters)),
                 "clients; below, false for an instance with 99%, above, true immediately with 99%",
@@ -319,22 +321,22 @@ SECTIONS: Sequence[tuple[str, Sequence[Line]]] = (
     (
         "Privacy",
         (
-            Line("one join: epsilon", lambda j: _epsilon(interval_aware(j.type_.parameters)), "the proved bound"),
-            Line(
+            Figure("one join: epsilon", lambda j: _epsilon(interval_aware(j.type_.parameters)), "the proved bound"),
+            Figure(
                 "clients that lose more",
                 lambda j: _percent(j.rejoining.rejoined, j.rejoining.clients),
                 "because they join a set again; counted by client and set",
             ),
-            Line("median client: epsilon", lambda j: _epsilon(j.rejoining.median), "for all its joins in one set"),
-            Line("99% of clients: epsilon", lambda j: _epsilon(j.rejoining.ninety_nine), "at most, in one set"),
-            Line("the worst client: epsilon", lambda j: _epsilon(j.rejoining.most), "in one set; sets add up"),
-            Line("the worst client: delta", lambda j: f"{float(j.rejoining.most.delta):.1e}", "in one set"),
-            Line(
+            Figure("median client: epsilon", lambda j: _epsilon(j.rejoining.median), "for all its joins in one set"),
+            Figure("99% of clients: epsilon", lambda j: _epsilon(j.rejoining.ninety_nine), "at most, in one set"),
+            Figure("the worst client: epsilon", lambda j: _epsilon(j.rejoining.most), "in one set; sets add up"),
+            Figure("the worst client: delta", lambda j: f"{float(j.rejoining.most.delta):.1e}", "in one set"),
+            Figure(
                 "sets that can cost anything",
                 lambda j: f"{j.outcome.costly_sets:,} of {j.outcome.sets:,}",
                 "joins in the others cost nothing: a fact about this log, not a guarantee before it",
             ),
-            Line(
+            Figure(
                 "such sets of one client",
                 lambda j: f"at most {j.outcome.costly[1].max(initial=0):,}",
                 "the same warning holds",
@@ -344,12 +346,12 @@ SECTIONS: Sequence[tuple[str, Sequence[Line]]] = (
     (
         "Cost",
         (
-            Line("members kept", lambda j: f"{j.outcome.most_members:,}", "at most at the same time, over all sets"),
-            Line("members of a set", lambda j: f"{j.type_.parameters.members_kept:,}", "at most"),
-            Line("evaluations", lambda j: f"{j.outcome.touched:,}", "of a set in a step in which it was joined"),
-            Line("write units", lambda j: f"{j.cost.written:,.0f}", "of DynamoDB, for the whole log"),
-            Line("read units", lambda j: f"{j.cost.read:,.0f}", "the same, without queries"),
-            Line(
+            Figure("members kept", lambda j: f"{j.outcome.most_members:,}", "at most at the same time, over all sets"),
+            Figure("members of a set", lambda j: f"{j.type_.parameters.members_kept:,}", "at most"),
+            Figure("evaluations", lambda j: f"{j.outcome.touched:,}", "of a set in a step in which it was joined"),
+            Figure("write units", lambda j: f"{j.cost.written:,.0f}", "of DynamoDB, for the whole log"),
+            Figure("read units", lambda j: f"{j.cost.read:,.0f}", "the same, without queries"),
+            Figure(
                 "dollars a month",
                 lambda j: f"{j.cost.month.total:,.2f}",
                 "at the pace of the log, everything but queries; kanon cost has the lines",

@@ -20,7 +20,7 @@ _WRITES_A_READ = READ_UNIT // WRITE_UNIT
 
 
 @dataclass(frozen=True)
-class Touched:
+class JoinedSteps:
     """The distinct (set, step) with joins, sorted, and the number of joins of each. Each array is (n,)."""
 
     sets: Ints
@@ -29,7 +29,7 @@ class Touched:
 
 
 @dataclass
-class Outcome:
+class TypeOutcome:
     """The results of a type on a log, or on some sets of it.
 
     An *answer* is the status of a set in a step, from the set's first join to the end of the log. The *exact count* is
@@ -116,7 +116,7 @@ class Outcome:
         return int(np.cumsum(self.members_changes).max(initial=0))
 
 
-def added(outcomes: Sequence[Outcome]) -> Outcome:
+def added(outcomes: Sequence[TypeOutcome]) -> TypeOutcome:
     """The outcome of all sets together."""
 
     def total(name: str) -> Any:
@@ -129,7 +129,7 @@ def added(outcomes: Sequence[Outcome]) -> Outcome:
             return np.stack((clients, sets.astype(np.int64)))
         return np.concatenate(values) if name == "delays" else sum(values)
 
-    return Outcome(**{name: total(name) for name in Outcome.__dataclass_fields__})
+    return TypeOutcome(**{name: total(name) for name in TypeOutcome.__dataclass_fields__})
 
 
 def outcome_of(
@@ -137,10 +137,10 @@ def outcome_of(
     crossings: Crossings,
     exact: Stretches,
     runs: Runs,
-    touched: Touched,
+    touched: JoinedSteps,
     steps: range,
     rejoining: Classes,
-) -> Outcome:
+) -> TypeOutcome:
     """The outcome of some sets.
 
     Args:
@@ -194,7 +194,7 @@ def outcome_of(
     units = _write_units(parameters, exact, touched, key)
     over_kept = exact.where(exact.counts > parameters.members_kept)
     dropped = over_kept.counts - parameters.members_kept
-    return Outcome(
+    return TypeOutcome(
         sets=len(firsts),
         sets_true=len(_heads(crossings.sets)),
         joins=int(touched.joins.sum()),
@@ -233,7 +233,9 @@ def more_units_from(parameters: Parameters) -> tuple[int, ...]:
     return tuple(1 + bisect_left(kept, n, key=units) for n in range(2, units(kept[-1]) + 1))
 
 
-def _write_units(parameters: Parameters, exact: Stretches, touched: Touched, key: Callable[[Ints, Ints], Ints]) -> Ints:
+def _write_units(
+    parameters: Parameters, exact: Stretches, touched: JoinedSteps, key: Callable[[Ints, Ints], Ints]
+) -> Ints:
     """The write units of the Members item of each touched set. A set without an exact count takes one."""
     more = more_units_from(parameters)
     if not more or not exact.sets.size:

@@ -16,8 +16,8 @@ from kanon.joinlog.numbered import Texts
 from kanon.keys import Secret
 from kanon.noise.words import NoiseKey, length_prefixed
 from kanon.simulate.crossings import Crossings, crossings_of
-from kanon.simulate.outcome import Outcome, Touched, more_units_from, outcome_of
-from kanon.simulate.presence import Bools, Ints, Joins, Runs, distinct, runs_of, stretches_of
+from kanon.simulate.outcome import JoinedSteps, TypeOutcome, more_units_from, outcome_of
+from kanon.simulate.presence import Bools, Ints, MemberJoins, Runs, distinct, runs_of, stretches_of
 from kanon.simulate.rejoining import classes_of, costs_of
 
 DEPLOYMENT = "kanon/simulate"
@@ -34,7 +34,7 @@ def digest(text: bytes) -> bytes:
 
 
 @dataclass(frozen=True)
-class Keys:
+class PartKeys:
     """The keys for the names of sets and clients, and for noise.
 
     They come from a seed, because the noise of a deployment must not be used for another log.
@@ -58,11 +58,11 @@ class Keys:
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the secrets only: prepared hash states cannot be sent to another process."""
         secrets = [Secret(secret.name, secret.key) for secret in (self.pepper, self.client_key)]
-        return Keys, (*secrets, self.noise_key, self.deployment)
+        return PartKeys, (*secrets, self.noise_key, self.deployment)
 
 
 @dataclass(frozen=True)
-class Part:
+class LogPart:
     """Sets, clients and their joins, by number.
 
     Attributes:
@@ -78,11 +78,11 @@ class Part:
     clients: list[bytes]
     set_of: Ints
     client_of: Ints
-    joins: Joins
-    touched: Touched
+    joins: MemberJoins
+    touched: JoinedSteps
 
     @classmethod
-    def of(cls, steps: Ints, sets: Texts, clients: Texts) -> "Part":
+    def of(cls, steps: Ints, sets: Texts, clients: Texts) -> "LogPart":
         """The joins, (n,)."""
         sets, clients = sets.distinct(), clients.distinct()
         number = max(1, len(clients.texts))
@@ -93,8 +93,8 @@ class Part:
             clients.texts,
             set_of,
             pairs - set_of * number,
-            Joins.of(set_of, rows.astype(np.int64, copy=False), steps),
-            Touched(*distinct(sets.numbers, steps)),
+            MemberJoins.of(set_of, rows.astype(np.int64, copy=False), steps),
+            JoinedSteps(*distinct(sets.numbers, steps)),
         )
 
 
@@ -104,7 +104,7 @@ class Names:
     A token is hashed when it is needed first: most answers depend on few of them.
     """
 
-    def __init__(self, part: Part, type_name: str, keys: Keys) -> None:
+    def __init__(self, part: LogPart, type_name: str, keys: PartKeys) -> None:
         set_key = keys.pepper.mac_of(type_name.encode())
         self.set_keys = [set_key(length_prefixed(digest(text))) for text in part.sets]
         self._part, self._client_key = part, keys.client_key
@@ -128,14 +128,14 @@ class Names:
         self._tokens[pairs] = np.frombuffer(b"".join(found), ">u4")[:: 32 // 4]
 
 
-def outcomes(part: Part, types: Sequence[Type], keys: Keys, steps: range) -> list[Outcome]:
+def outcomes(part: LogPart, types: Sequence[Type], keys: PartKeys, steps: range) -> list[TypeOutcome]:
     """The outcome of each type on the sets of a part."""
     names = {name: Names(part, name, keys) for name in dict.fromkeys(type_.name for type_ in types)}
     runs = {window: runs_of(part.joins, window) for window in dict.fromkeys(t.parameters.window for t in types)}
     return [_outcome(part, names[t.name], t, keys, steps, runs[t.parameters.window]) for t in types]
 
 
-def _outcome(part: Part, names: Names, type_: Type, keys: Keys, steps: range, runs: Runs) -> Outcome:
+def _outcome(part: LogPart, names: Names, type_: Type, keys: PartKeys, steps: range, runs: Runs) -> TypeOutcome:
     parameters = type_.parameters
     crossings = noisy_crossings(part, names, type_, keys, runs, steps.stop)
     near = _clients(part) >= min((parameters.k, *more_units_from(parameters)))
@@ -147,8 +147,8 @@ def _outcome(part: Part, names: Names, type_: Type, keys: Keys, steps: range, ru
     return found
 
 
-def _costly(part: Part, runs: Runs, least: int, until: int) -> tuple[int, Ints]:
-    """:attr:`Outcome.costly_sets` and :attr:`Outcome.costly`."""
+def _costly(part: LogPart, runs: Runs, least: int, until: int) -> tuple[int, Ints]:
+    """:attr:`TypeOutcome.costly_sets` and :attr:`TypeOutcome.costly`."""
     counted = stretches_of(runs.where((_clients(part) >= least)[runs.sets]), until)
     costly = np.zeros(len(part.sets), bool)
     costly[counted.sets[counted.counts >= least]] = True
@@ -157,7 +157,7 @@ def _costly(part: Part, runs: Runs, least: int, until: int) -> tuple[int, Ints]:
     return int(costly.sum()), np.array([np.frombuffer(names, ">i8"), sets], np.int64)
 
 
-def noisy_crossings(part: Part, names: Names, type_: Type, keys: Keys, runs: Runs, until: int) -> Crossings:
+def noisy_crossings(part: LogPart, names: Names, type_: Type, keys: PartKeys, runs: Runs, until: int) -> Crossings:
     """The crossings of the sets of a part before step ``until``, as the service finds them: by counts of tokens.
 
     Noise and status depend on earlier crossings alone, and a set never has more tokens than clients. So the first
@@ -180,12 +180,12 @@ def noisy_crossings(part: Part, names: Names, type_: Type, keys: Keys, runs: Run
     return by_clients.where(~fewer[by_clients.sets]).and_of_others(by_tokens)
 
 
-def _clients(part: Part) -> Ints:
+def _clients(part: LogPart) -> Ints:
     """The number of clients of each set."""
     return np.bincount(part.set_of, minlength=len(part.sets))
 
 
-def _fewer_tokens(parameters: Parameters, part: Part, names: Names, crossings: Crossings) -> Bools:
+def _fewer_tokens(parameters: Parameters, part: LogPart, names: Names, crossings: Crossings) -> Bools:
     """The crossings in whose step clients share tokens, so that the count is lower and some noise does not cross.
 
     Of more clients than :data:`_SPARE` beyond the certain count, some are enough.
@@ -199,7 +199,7 @@ def _fewer_tokens(parameters: Parameters, part: Part, names: Names, crossings: C
     return distinct < np.minimum(counts, sure)
 
 
-def _present(part: Part, crossings: Crossings, window: int) -> tuple[Ints, Ints]:
+def _present(part: LogPart, crossings: Crossings, window: int) -> tuple[Ints, Ints]:
     """The pairs that are counted in the step of each crossing: the positions of the crossings, sorted, and the pairs.
 
     They have a join in the window that ends with the step, and no later one before its end. Few windows of crossings
@@ -221,7 +221,7 @@ def _present(part: Part, crossings: Crossings, window: int) -> tuple[Ints, Ints]
     return owners[~joins_again], pairs[rows[~joins_again]]
 
 
-def token_joins(part: Part, names: Names, bits: int, chosen: Bools) -> Joins:
+def token_joins(part: LogPart, names: Names, bits: int, chosen: Bools) -> MemberJoins:
     """The joins of the chosen sets by token."""
     pairs = np.flatnonzero(chosen[part.set_of])
     tokens, rows = np.unique(
@@ -231,4 +231,4 @@ def token_joins(part: Part, names: Names, bits: int, chosen: Bools) -> Joins:
     row_of[pairs] = rows
     members = row_of[part.joins.members]
     known = members >= 0
-    return Joins.of(tokens >> bits, members[known], part.joins.steps[known])
+    return MemberJoins.of(tokens >> bits, members[known], part.joins.steps[known])

@@ -14,7 +14,7 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Joins:
+class MemberJoins:
     """The distinct (member, step), sorted.
 
     Attributes:
@@ -28,7 +28,7 @@ class Joins:
     steps: Ints
 
     @classmethod
-    def of(cls, set_of: Ints, members: Ints, steps: Ints) -> "Joins":
+    def of(cls, set_of: Ints, members: Ints, steps: Ints) -> "MemberJoins":
         """Sort the joins and drop repeated joins of a member within a step."""
         members, steps, _ = distinct(members, steps)
         return cls(set_of, members, steps)
@@ -58,7 +58,7 @@ class Runs:
         return Runs(self.members[chosen], self.sets[chosen], self.begins[chosen], self.ends[chosen])
 
 
-def runs_of(joins: Joins, window: int) -> Runs:
+def runs_of(joins: MemberJoins, window: int) -> Runs:
     """The runs: a join counts at its step and the ``window - 1`` steps after it."""
     members, steps = joins.members, joins.steps
     if not steps.size:

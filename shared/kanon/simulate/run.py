@@ -23,8 +23,8 @@ import numpy as np
 from kanon.gate.types import Type
 from kanon.joinlog import LogError
 from kanon.joinlog.numbered import Batch, Texts, together
-from kanon.simulate.outcome import Outcome, added
-from kanon.simulate.part import Keys, Part, outcomes
+from kanon.simulate.outcome import TypeOutcome, added
+from kanon.simulate.part import LogPart, PartKeys, outcomes
 from kanon.simulate.presence import Ints
 
 ROWS_IN_MEMORY = 1 << 19
@@ -40,10 +40,10 @@ class Simulation:
     steps: range
     period: int
     types: tuple[Type, ...]
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[TypeOutcome, ...]
 
 
-def simulate(batches: Iterable[Batch], types: Sequence[Type], keys: Keys, period: int) -> Simulation:
+def simulate(batches: Iterable[Batch], types: Sequence[Type], keys: PartKeys, period: int) -> Simulation:
     """Run :func:`gather`, then :func:`decide`."""
     with gather(batches, period) as log:
         return decide(log, types, keys)
@@ -61,7 +61,7 @@ class Log:
 
     period: int
     steps: range
-    parts: Sequence["Rows | Path"]
+    parts: Sequence["StepJoins | Path"]
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def gather(batches: Iterable[Batch], period: int) -> Iterator[Log]:
             if len(batch.times):
                 steps = np.floor_divide(batch.times, period).astype(np.int64)
                 ends += [int(steps.min()), int(steps.max())]
-                parts.add(Rows(steps, batch.sets, batch.clients))
+                parts.add(StepJoins(steps, batch.sets, batch.clients))
         if not ends:
             raise LogError("the log holds no join: check the file")
         span = range(min(ends), max(ends) + 1)
@@ -89,25 +89,29 @@ def gather(batches: Iterable[Batch], period: int) -> Iterator[Log]:
         yield Log(period, span, parts.finished())
 
 
-def decide(log: Log, types: Sequence[Type], keys: Keys, advance: Callable[[int], None] = lambda _: None) -> Simulation:
+def decide(
+    log: Log, types: Sequence[Type], keys: PartKeys, advance: Callable[[int], None] = lambda _: None
+) -> Simulation:
     """The outcome of each type on a log. The types have the log's period.
 
     Types of one name share set keys and tokens, which saves time. ``advance`` is called with 1 after each part.
     """
     work = partial(_outcomes, types=tuple(types), keys=keys, steps=log.steps)
-    found: list[list[Outcome]] = []
+    found: list[list[TypeOutcome]] = []
     for part in _each(work, log.parts):
         found.append(part)
         advance(1)
     return Simulation(log.steps, log.period, tuple(types), tuple(map(added, zip(*found, strict=True))))
 
 
-def _outcomes(part: "Rows | Path", types: Sequence[Type], keys: Keys, steps: range) -> list[Outcome]:
-    rows = Rows.stored(part) if isinstance(part, Path) else part
-    return outcomes(Part.of(*rows), types, keys, steps)
+def _outcomes(part: "StepJoins | Path", types: Sequence[Type], keys: PartKeys, steps: range) -> list[TypeOutcome]:
+    rows = StepJoins.stored(part) if isinstance(part, Path) else part
+    return outcomes(LogPart.of(*rows), types, keys, steps)
 
 
-def _each(work: Callable[["Rows | Path"], list[Outcome]], parts: Sequence["Rows | Path"]) -> Iterator[list[Outcome]]:
+def _each(
+    work: Callable[["StepJoins | Path"], list[TypeOutcome]], parts: Sequence["StepJoins | Path"]
+) -> Iterator[list[TypeOutcome]]:
     """The outcomes of the parts: a single part is computed in this process, several in worker processes."""
     if len(parts) == 1:
         yield from map(work, parts)
@@ -122,7 +126,7 @@ def _each(work: Callable[["Rows | Path"], list[Outcome]], parts: Sequence["Rows 
             pool.shutdown(cancel_futures=True)
 
 
-class Rows(NamedTuple):
+class StepJoins(NamedTuple):
     """Joins: the step, the set and the client of each."""
 
     steps: Ints
@@ -130,17 +134,17 @@ class Rows(NamedTuple):
     clients: Texts
 
     @classmethod
-    def together(cls, parts: Sequence["Rows"]) -> "Rows":
+    def together(cls, parts: Sequence["StepJoins"]) -> "StepJoins":
         """The rows of the parts, one part after the other."""
         steps, sets, clients = zip(*parts, strict=True)
         return cls(np.concatenate(steps), together(sets), together(clients))
 
-    def take(self, rows: Ints) -> "Rows":
+    def take(self, rows: Ints) -> "StepJoins":
         """Some of the rows."""
-        return Rows(self.steps[rows], self.sets.take(rows), self.clients.take(rows))
+        return StepJoins(self.steps[rows], self.sets.take(rows), self.clients.take(rows))
 
     @classmethod
-    def stored(cls, path: Path) -> "Rows":
+    def stored(cls, path: Path) -> "StepJoins":
         """The rows of a file of :class:`_Parts`."""
         parts = []
         with path.open("rb") as file:
@@ -154,21 +158,21 @@ class _Parts:
 
     def __init__(self, open_: ExitStack) -> None:
         self._open = open_
-        self._waiting: list[Rows] = []
+        self._waiting: list[StepJoins] = []
         self._rows = 0
         self._files: list[BufferedWriter] = []
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: StepJoins) -> None:
         """Add some rows."""
         self._waiting.append(rows)
         self._rows += len(rows.steps)
         if self._rows >= ROWS_IN_MEMORY:
             self._spill()
 
-    def finished(self) -> list[Rows | Path]:
+    def finished(self) -> list[StepJoins | Path]:
         """The parts, after the last row."""
         if not self._files:
-            return [Rows.together(self._waiting)]
+            return [StepJoins.together(self._waiting)]
         if self._waiting:
             self._spill()
         for file in self._files:
@@ -179,7 +183,7 @@ class _Parts:
         if not self._files:
             folder = Path(self._open.enter_context(TemporaryDirectory(prefix="kanon-simulate-")))
             self._files = [self._open.enter_context((folder / f"{n}").open("wb")) for n in range(PARTS)]
-        rows = Rows.together(self._waiting)
+        rows = StepJoins.together(self._waiting)
         # The division depends on nothing but the sets; it is not keyed, and never leaves the process.
         part_of_set = np.array([crc32(text) % PARTS for text in rows.sets.texts], np.uint8)
         parts = part_of_set[rows.sets.numbers]

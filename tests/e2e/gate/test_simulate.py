@@ -17,7 +17,7 @@ from kanon.joinlog.numbered import Texts
 from kanon.keys import fetch_noise_keys, fetch_secret
 from kanon.local.stack import Stack
 from kanon.simulate.figures import Pricing, cost_of
-from kanon.simulate.part import Keys, Names, Part, noisy_crossings, outcomes
+from kanon.simulate.part import LogPart, Names, PartKeys, noisy_crossings, outcomes
 from kanon.simulate.presence import runs_of
 from tests.e2e.gate.test_equality import SIXTY_DAYS, TWELVE_DAYS, Recorded, real_joins
 from tests.paths import REAL_LOG
@@ -25,11 +25,11 @@ from tests.paths import REAL_LOG
 START = int(datetime(2017, 7, 1, tzinfo=UTC).timestamp())
 
 
-def keys_of(stack: Stack) -> Keys:
+def keys_of(stack: Stack) -> PartKeys:
     """The keys that a stack of the tests uses. No command can do this."""
     join, evaluate = stack.functions["join"].environment, stack.functions["evaluate"].environment
     secrets = stack.session.client("secretsmanager")
-    return Keys(
+    return PartKeys(
         fetch_secret(secrets, "set-pepper", join["KANON_SET_PEPPER_SECRET"]),
         fetch_secret(secrets, "client-key", join["KANON_CLIENT_KEY_SECRET"]),
         fetch_noise_keys(secrets, evaluate["KANON_NOISE_KEY_SECRET"], ["1"])["1"],
@@ -49,18 +49,18 @@ def numbered(column: Iterable[str]) -> Texts:
     return Texts(np.arange(len(texts)), texts)
 
 
-def joined(recorded: Recorded) -> Part:
+def joined(recorded: Recorded) -> LogPart:
     """The joins that the replay sends."""
     log = real_joins(START // 3600, recorded.days)
     joins = [(step, set_id, client) for step, joins in log.items() for _, set_id, client in joins]
-    return Part.of(
+    return LogPart.of(
         np.array([step for step, _, _ in joins]),
         numbered(set_id.hex() for _, set_id, _ in joins),
         numbered(client for _, _, client in joins),
     )
 
 
-def answers_digest(recorded: Recorded, keys: Keys, type_: Type) -> str:
+def answers_digest(recorded: Recorded, keys: PartKeys, type_: Type) -> str:
     """The digest of all answers, in the form of the replay over HTTP."""
     first, part = START // 3600, joined(recorded)
     names, runs = Names(part, "fledge", keys), runs_of(part.joins, type_.parameters.window)

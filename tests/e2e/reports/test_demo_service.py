@@ -24,7 +24,7 @@ DECLARED = Parameters("declared", Fraction(4))
 class Ran:
     """A service on which a demo has run, and the sent reports."""
 
-    service: demo.Service
+    service: demo.RunningService
     reported: ReportedLog
     sealed: list[Report]
     output: str
@@ -37,7 +37,7 @@ class Ran:
 def ran() -> Iterator[Ran]:
     with Stack({"Reports": "ON"}, start=1_800_000_000.0) as stack, closing(stack.serve()) as server:
         buckets = stack.storage.buckets
-        service = demo.Service(
+        service = demo.RunningService(
             server.url,
             None,
             stack.session.client("s3"),

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kanon.cli.main import app
-from kanon.risk.hashing import Key
+from kanon.risk.hashing import HashKey
 from kanon.risk.khll import merge, to_bytes
 from kanon.risk.reading import batches
 from kanon.risk.sketch_leak import leak, users_of
@@ -51,8 +51,8 @@ def exact(day: bool) -> tuple[dict[int, float], dict[int, float], int]:
     return values, of_rows, len(clients)
 
 
-def key(number: int) -> Key:
-    return Key(sha256(b"key %d" % number).digest())
+def key(number: int) -> HashKey:
+    return HashKey(sha256(b"key %d" % number).digest())
 
 
 def test_over_31_keys_the_curve_is_within_its_standard_errors() -> None:

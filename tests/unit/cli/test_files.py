@@ -16,7 +16,7 @@ from typer import BadParameter
 
 from kanon import cli
 from kanon.cli.errors import CommandError
-from kanon.cli.files import Outputs
+from kanon.cli.files import OutputFiles
 from kanon.created import PRIVATE
 from tests.unit.cli.commands import commands, run
 
@@ -65,11 +65,11 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def outputs(force: bool = False, **given: Any) -> Outputs:
+def outputs(force: bool = False, **given: Any) -> OutputFiles:
     """The outputs of a command with some parameters."""
     parameters = [SimpleNamespace(name=name, opts=[f"--{name}"]) for name in given]
     context: Any = SimpleNamespace(command=SimpleNamespace(params=parameters), params=given)
-    return Outputs(context, force=force)
+    return OutputFiles(context, force=force)
 
 
 def test_every_option_with_a_path_is_read_or_written_with_force() -> None:

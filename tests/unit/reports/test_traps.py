@@ -398,7 +398,7 @@ def plant_lenient_version(patch):
     patch.setattr(shared_info, "_version", lenient)
 
 
-EMPTY_OUTCOME = aggregate.Outcome((), (), (), (), aggregate.Tally(), 0, 0, 0)
+EMPTY_OUTCOME = aggregate.JobOutcome((), (), (), (), aggregate.Tally(), 0, 0, 0)
 
 TRAPS = [
     (1, opens_under_the_text_as_received, plant_rewritten_info),

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from kanon.noise.words import length_prefixed
 from kanon.risk.errors import RiskError
-from kanon.risk.hashing import Key, estimate, index_and_rank, public_hashes, registers_of
+from kanon.risk.hashing import HashKey, estimate, index_and_rank, public_hashes, registers_of
 
-KEY = Key(bytes(range(32)))
+KEY = HashKey(bytes(range(32)))
 NAMES = [b"", b"a", "ü".encode(), b"x" * 1000]
 
 
@@ -31,7 +31,7 @@ def test_public_hashes_need_no_key() -> None:
 
 
 def test_users_values_combinations_and_other_keys_share_no_hash() -> None:
-    other = Key(bytes(32))
+    other = HashKey(bytes(32))
     sources = [KEY.users(NAMES), KEY.values(NAMES), KEY.values(NAMES, 2), other.users(NAMES), public_hashes(NAMES)]
     assert len(np.unique(np.concatenate(sources))) == len(sources) * len(NAMES)
 
@@ -42,25 +42,25 @@ def test_combinations_with_equal_joined_texts_have_different_hashes() -> None:
 
 
 def test_a_key_does_not_show_its_secret() -> None:
-    assert "00" not in repr(Key(bytes(32)))
+    assert "00" not in repr(HashKey(bytes(32)))
     assert KEY.secret not in KEY.check
-    assert KEY.check != Key(bytes(32)).check
+    assert KEY.check != HashKey(bytes(32)).check
 
 
 def test_a_key_file_is_made_once_for_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "key"
-    made = Key.kept_in(path)
+    made = HashKey.kept_in(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert Key.kept_in(path) == made
-    assert Key.kept_in(tmp_path / "other") != made
+    assert HashKey.kept_in(path) == made
+    assert HashKey.kept_in(tmp_path / "other") != made
 
 
 def test_a_key_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "key"
-    Key.kept_in(path)
+    HashKey.kept_in(path)
     path.chmod(0o640)
     with pytest.raises(RiskError, match="run chmod 600"):
-        Key.kept_in(path)
+        HashKey.kept_in(path)
 
 
 @pytest.mark.parametrize("size", [0, 31, 33])
@@ -69,17 +69,17 @@ def test_a_file_of_another_size_is_not_a_key_file(tmp_path: Path, size: int) -> 
     path.touch(0o600)
     path.write_bytes(bytes(size))
     with pytest.raises(RiskError, match=f"must hold 32 bytes, not {size}"):
-        Key.kept_in(path)
+        HashKey.kept_in(path)
 
 
 def test_a_key_of_another_length_is_refused() -> None:
     with pytest.raises(RiskError, match="32 bytes, not 5"):
-        Key(b"short")
+        HashKey(b"short")
 
 
 def test_a_key_file_in_a_missing_folder_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(RiskError, match="cannot be written"):
-        Key.kept_in(tmp_path / "none" / "key")
+        HashKey.kept_in(tmp_path / "none" / "key")
 
 
 hashes = st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=50)

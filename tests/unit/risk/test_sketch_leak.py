@@ -5,10 +5,10 @@ from math import comb
 import numpy as np
 import pytest
 
-from kanon.risk.hashing import Key, registers_of
+from kanon.risk.hashing import HashKey, registers_of
 from kanon.risk.sketch_leak import Attack, false_rate, false_rate_spread, ignored, leak
 
-KEY = Key(bytes(range(32)))
+KEY = HashKey(bytes(range(32)))
 
 
 def people(number: int) -> list[bytes]:
@@ -50,7 +50,7 @@ def test_every_member_is_found_under_a_public_hash() -> None:
 
 def test_a_secret_key_hides_members_among_strangers() -> None:
     """100 keys. A chance below 1e-6 alone, or too many small ones (binomial), has probability below 1e-4."""
-    results = [leak(people(300), people(1_000), 9, Key(bytes([n] * 32))).keyed for n in range(100)]
+    results = [leak(people(300), people(1_000), 9, HashKey(bytes([n] * 32))).keyed for n in range(100)]
     chances = sorted(one.chance for one in results)
     assert chances[0] > 1e-6
     assert chances[20] > 0.05  # 5 expected below it

@@ -9,12 +9,12 @@ from kanon.joinlog import Reading
 from kanon.noise.words import length_prefixed
 from kanon.risk import reading
 from kanon.risk.errors import RiskError
-from kanon.risk.hashing import Key
+from kanon.risk.hashing import HashKey
 from kanon.risk.khll import merge, to_bytes
 from kanon.risk.sketching import sketch, sketches
 from tests.unit.risk.naive import naive_sketch
 
-KEY = Key(bytes(range(32)))
+KEY = HashKey(bytes(range(32)))
 words = st.sampled_from(["", "a", "b", "ab", "ü", "1", "01"])
 logs = st.lists(st.tuples(words, words, words), min_size=1, max_size=40)
 

@@ -7,7 +7,7 @@ from kanon.gate.mechanism.exact_law import first_crossing_exact
 from kanon.gate.mechanism.parameters import InvalidParametersError, Parameters, profile
 from kanon.risk.khll import Sketch, empty
 from kanon.risk.sketching import Sketched
-from kanon.risk.uniqueness import Report, curve, lost_at, report, through_service
+from kanon.risk.uniqueness import ColumnUniqueness, curve, lost_at, report, through_service
 from tests.unit.risk.made import sketch_of
 
 CHECK = b"12345678"
@@ -24,7 +24,7 @@ def known(size: int, seed: int = 0) -> Sketch:
     return sketch_of(values, users.astype(np.uint64), size, CHECK)
 
 
-def reported(columns: tuple[str, ...], sketch: Sketch) -> Report:
+def reported(columns: tuple[str, ...], sketch: Sketch) -> ColumnUniqueness:
     return report(Sketched(columns, sketch, left_out=3), "client")
 
 

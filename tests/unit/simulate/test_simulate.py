@@ -29,15 +29,15 @@ from kanon.noise.laws import two_sided
 from kanon.simulate import part, run
 from kanon.simulate.crossings import Crossings
 from kanon.simulate.figures import Pricing, cost_of
-from kanon.simulate.outcome import Outcome, most_counted
-from kanon.simulate.part import Keys
-from kanon.simulate.presence import Joins, runs_of
+from kanon.simulate.outcome import TypeOutcome, most_counted
+from kanon.simulate.part import PartKeys
+from kanon.simulate.presence import MemberJoins, runs_of
 from kanon.simulate.rejoining import bounds_of, classes_of, costs_of, merged
 from kanon.simulate.run import decide, gather, simulate
 from tests.naive import Naive
 from tests.unit.examples import CROSSING, LONG_HOLD, ONE_SIDED, PUBLISHED, SMALL
 
-KEYS = Keys.from_seed(7)
+KEYS = PartKeys.from_seed(7)
 HIGH = replace(ONE_SIDED, period=3600, phase="hash")
 TYPES = [
     Type("a", SMALL, None),
@@ -67,7 +67,7 @@ def batches(joins: Iterable[Join], size: int = 1000) -> list[Batch]:
 class Recount:
     """One type on a log, by the naive algorithm step by step."""
 
-    def __init__(self, joins: list[Join], type_: Type, keys: Keys = KEYS) -> None:
+    def __init__(self, joins: list[Join], type_: Type, keys: PartKeys = KEYS) -> None:
         p = type_.parameters
         self.tapes = Tapes(keys.noise_key, keys.deployment, type_.name, p)
         self.keys = {j.set: set_key(keys.pepper, type_.name, sha256(j.set.encode()).digest()) for j in joins}
@@ -135,8 +135,8 @@ class Recount:
         }
 
 
-def found(outcome: Outcome) -> dict[str, object]:
-    plain = {name: getattr(outcome, name) for name in Outcome.__dataclass_fields__}
+def found(outcome: TypeOutcome) -> dict[str, object]:
+    plain = {name: getattr(outcome, name) for name in TypeOutcome.__dataclass_fields__}
     for name in ("members_written", "members_read", "true_changes", "reached_changes", "members_changes", "rejoining"):
         del plain[name]
     return {
@@ -166,7 +166,7 @@ def test_every_figure_equals_a_recount_of_every_step(seed: int) -> None:
         _check_timelines(outcome, recount, type_.parameters, result.steps)
 
 
-def _check_timelines(outcome: Outcome, recount: Recount, p: Parameters, steps: range) -> None:
+def _check_timelines(outcome: TypeOutcome, recount: Recount, p: Parameters, steps: range) -> None:
     histories = recount.statuses.values()
     everything = [[history.get(step, (False, 0)) for history in histories] for step in steps]
     assert np.cumsum(outcome.true_changes).tolist() == [sum(s for s, _ in row) for row in everything]
@@ -237,7 +237,7 @@ def test_a_spilled_log_of_fewer_sets_than_parts_gives_the_same_result(monkeypatc
 def test_another_seed_gives_other_noise_and_the_same_seed_the_same() -> None:
     joins = [join for seed in range(4) for join in random_log(seed)]
     first, again, other = (
-        simulate(batches(joins), TYPES[:1], Keys.from_seed(seed), 3600).outcomes[0] for seed in (1, 1, 2)
+        simulate(batches(joins), TYPES[:1], PartKeys.from_seed(seed), 3600).outcomes[0] for seed in (1, 1, 2)
     )
     assert found(first) == found(again)
     assert found(first) != found(other)
@@ -263,7 +263,7 @@ def test_clients_are_present_from_a_join_to_the_end_of_its_window(seed: int) -> 
     chance, window = random.Random(seed), 4
     joins = [(chance.randrange(12), f"s{chance.randrange(3)}", f"c{chance.randrange(5)}") for _ in range(40)]
     steps, sets, clients = zip(*joins, strict=True)
-    made = part.Part.of(np.array(steps), numbered(sets), numbered(clients))
+    made = part.LogPart.of(np.array(steps), numbered(sets), numbered(clients))
     begins = np.array(sorted(chance.sample(range(12), 3)) * len(made.sets))
     crossings = Crossings(np.repeat(np.arange(len(made.sets)), 3), begins, begins + window)
     owners, pairs = part._present(made, crossings, window)
@@ -312,7 +312,7 @@ def test_the_cost_of_a_client_is_the_bound_for_all_its_joins(
     longer = None if restart is None else CrossingRestart(window + restart[0], window + restart[1])
     parameters = replace(SMALL, window=window, restart=longer)
     rows = np.array([(member, step) for member, steps in joined.items() for step in steps], np.int64).reshape(-1, 2)
-    runs = runs_of(Joins.of(np.arange(6) // 2, rows[:, 0], rows[:, 1]), window)
+    runs = runs_of(MemberJoins.of(np.arange(6) // 2, rows[:, 0], rows[:, 1]), window)
     costs = costs_of(runs, np.array([p % window for p in phases]), parameters)
     expected = {m: all_joins(parameters, steps, phases[m // 2] % window) for m, steps in joined.items()}
     assert costs.members.tolist() == sorted(joined)
@@ -328,7 +328,10 @@ def test_the_cost_of_a_client_is_the_bound_for_all_its_joins(
 def test_classes_add_up() -> None:
     a, b = {(1, 0): (2, 1, 3, 4)}, {(1, 0): (1, 2, 5, 1), (2, 1): (7, 6, 8, 9)}
     assert merged([a, b]) == {(1, 0): (3, 2, 5, 4), (2, 1): (7, 6, 8, 9)}
-    assert classes_of(costs_of(runs_of(Joins.of(*[np.zeros(0, np.int64)] * 3), 6), np.zeros(0, np.int64), SMALL)) == {}
+    assert (
+        classes_of(costs_of(runs_of(MemberJoins.of(*[np.zeros(0, np.int64)] * 3), 6), np.zeros(0, np.int64), SMALL))
+        == {}
+    )
 
 
 @pytest.mark.parametrize(("clients", "true"), [(120, 1), (3, 0)])
