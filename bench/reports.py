@@ -33,14 +33,14 @@ from kanon.local import Stack
 from kanon.noise.words import NoiseKey
 from kanon.reports import avro
 from kanon.reports.histogram import Histogram
-from kanon.reports.job import Parameters
+from kanon.reports.job import PrivacyParameters
 from kanon.reports.mapping import Selection, map_reports
 from kanon.reports.noise import Randomness, reduce_partition
 from kanon.reports.payload import (
     PREFIX,
     SUITE,
     Contribution,
-    Layout,
+    PayloadLayout,
     PublicKey,
     encode,
     private_document,
@@ -60,7 +60,7 @@ AN_OBJECT = 2_000
 CORES = 2
 ROUTE = "/.well-known/aggregation-service/v1/public-keys"
 PRIVATE = X25519PrivateKey.from_private_bytes(bytes(range(32)))
-PARAMETERS = Parameters("declared", Fraction(10))
+PARAMETERS = PrivacyParameters("declared", Fraction(10))
 RANDOMNESS = Randomness(NoiseKey("bench", bytes(32)), "bench", "bench", bytes(32), bytes(32), "declared")
 
 
@@ -102,7 +102,7 @@ class Made(NamedTuple):
 
 def made(seed: int, count: int, keys: int, key: PublicKey) -> list[Made]:
     """Reports of ten contributions to any of the keys, in twenty slots."""
-    random, layout = Random(seed), Layout(SLOTS)
+    random, layout = Random(seed), PayloadLayout(SLOTS)
     reports = []
     for _ in range(count):
         info = SharedInfo(

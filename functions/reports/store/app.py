@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from kanon import aws, clock
 from kanon.errors import KanonError, texts_withheld
-from kanon.reports.service.storing import Batch, write
+from kanon.reports.service.storing import ReportBatch, write
 from kanon.reports.settings import StoreSettings
 from kanon.reports.storage.objects import Objects
 from kanon.starting import Once
@@ -35,7 +35,7 @@ def store(records: list[dict[str, Any]], seconds: float) -> list[str]:
         The ids of the messages that are not stored. The queue delivers them again, and moves those that can never be
         stored to its dead-letter queue.
     """
-    batch, failed, stored = Batch(), [], 0
+    batch, failed, stored = ReportBatch(), [], 0
     begun = time.monotonic()
     for record in records:
         try:

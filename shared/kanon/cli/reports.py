@@ -97,9 +97,9 @@ def aggregate(
 
     Example: kanon reports aggregate reports.avro --domain domain.avro --keys private-keys.json --epsilon 2
     """
-    from kanon.reports.aggregate import Job, Secrets, read_inputs
+    from kanon.reports.aggregate import Job, NoiseSecrets, read_inputs
     from kanon.reports.aggregate import aggregate as run
-    from kanon.reports.job import Parameters, decimal
+    from kanon.reports.job import PrivacyParameters, decimal
     from kanon.reports.payload import private_keys
     from kanon.reports.shared_info import Rules
     from kanon.reports.summary import write
@@ -113,7 +113,7 @@ def aggregate(
     if threshold_rule not in {"sharp", "paper"}:
         raise typer.BadParameter("--threshold is sharp or paper")
     numbers = _filtering_ids(filtering_ids)
-    parameters = Parameters(
+    parameters = PrivacyParameters(
         "discover" if discover else "declared",
         decimal(epsilon, "--epsilon"),
         decimal(delta or "1e-8", "--delta") if discover else Fraction(0),
@@ -133,7 +133,7 @@ def aggregate(
     declared = read_inputs(domain) if domain else None
     job = Job(places, declared, parameters, rules, numbers, decimal(error_threshold, "--error-threshold"))
     with working("opening and adding up the reports"):
-        outcome = run(job, Secrets.draw(), processes, undeclared=debug)
+        outcome = run(job, NoiseSecrets.draw(), processes, undeclared=debug)
     outcome = outcome.without_noise() if no_noise else outcome
     written = write(outcome, output, debug=debug, may_replace=outputs.may_replace)
     _show(job, outcome, written, _warnings(rules, no_noise=no_noise, debug=debug), as_json=as_json)
@@ -361,11 +361,11 @@ def threshold(
 
     Example: kanon reports threshold --epsilon 2 --delta 1e-9
     """
-    from kanon.reports.job import Parameters, decimal
+    from kanon.reports.job import PrivacyParameters, decimal
 
     chosen = decimal(epsilon, "--epsilon"), decimal(delta, "--delta")
-    sharp = Parameters("discover", *chosen)
-    paper = Parameters("discover", *chosen, rule="paper", sparsity=sparsity)
+    sharp = PrivacyParameters("discover", *chosen)
+    paper = PrivacyParameters("discover", *chosen, rule="paper", sparsity=sparsity)
     if as_json:
         deviation = sharp.standard_deviation
         show_json({"sharp": sharp.threshold, "paper": paper.threshold, "standard_deviation": deviation})

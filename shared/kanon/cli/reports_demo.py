@@ -13,7 +13,7 @@ from kanon.cli.files import Force, OutputFiles
 from kanon.cli.options import DateOrder, SkipBadRows, log_reading, say_left_out
 from kanon.cli.screen import progress, working
 from kanon.joinlog import LogError, Reading
-from kanon.reports.job import Parameters, decimal
+from kanon.reports.job import PrivacyParameters, decimal
 
 if TYPE_CHECKING:
     from kanon.local.logs import JoinLog
@@ -83,10 +83,10 @@ def demo(
     typer.echo(f"Picture: {picture} ({time.monotonic() - began:.0f} s in all)")
 
 
-def both_parameters(epsilon: str) -> tuple[Parameters, Parameters]:
+def both_parameters(epsilon: str) -> tuple[PrivacyParameters, PrivacyParameters]:
     """Those of a job with declared keys, and of one that discovers them."""
     each = decimal(epsilon, "--epsilon")
-    return Parameters("declared", each), Parameters("discover", each, decimal(DELTA, "--delta"))
+    return PrivacyParameters("declared", each), PrivacyParameters("discover", each, decimal(DELTA, "--delta"))
 
 
 def log_of(path: Path | None, reading: "Reading") -> "JoinLog":
@@ -109,7 +109,7 @@ def encrypted(reported: "ReportedLog", origin: str, keys: "list[PublicKey]") -> 
     return sealed
 
 
-def _promise(both: tuple[Parameters, Parameters]) -> None:
+def _promise(both: tuple[PrivacyParameters, PrivacyParameters]) -> None:
     from kanon.reports.job import of_all, of_job
 
     parts: dict[str, list[str]] = {parameters.mode: of_job(parameters) for parameters in both}

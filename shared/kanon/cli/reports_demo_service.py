@@ -23,7 +23,7 @@ from kanon.client import Client, Connection, RefusedError
 from kanon.client.connection import Sign
 from kanon.client.signing import signer
 from kanon.errors import KanonError
-from kanon.reports.job import Parameters, written
+from kanon.reports.job import PrivacyParameters, written
 
 if TYPE_CHECKING:
     from kanon.local.logs import JoinLog
@@ -177,7 +177,7 @@ def run(service: RunningService, reported: "ReportedLog") -> None:
         reported.check(metrics, parameters)
         typer.echo(reported.in_words(metrics, parameters))
     left = service.cap[0] - 2 * declared.epsilon, service.cap[1] - discover.delta
-    too_much = Parameters("declared", service.cap[0] - declared.epsilon)
+    too_much = PrivacyParameters("declared", service.cap[0] - declared.epsilon)
     check_refused(service, create(service, "refused", too_much), left, len(sealed))
     hours = check_spent(service, sealed, left)
     typer.echo(f"refused: epsilon {written(too_much.epsilon)} is more than the {written(left[0])} left of each unit.")
@@ -223,7 +223,7 @@ def declare(service: RunningService, reported: "ReportedLog") -> None:
     service.s3.put_object(Bucket=service.summaries_bucket, Key=f"domains/{service.run}/keys.avro", Body=file.getvalue())
 
 
-def request(service: RunningService, name: str, parameters: Parameters) -> dict[str, Any]:
+def request(service: RunningService, name: str, parameters: PrivacyParameters) -> dict[str, Any]:
     """The body of createJob. Reports of other runs have other origins, so the job leaves them out."""
     job: dict[str, Any] = {
         "job_request_id": f"{service.run}-{name}",
@@ -244,7 +244,7 @@ def request(service: RunningService, name: str, parameters: Parameters) -> dict[
     return job
 
 
-def stored(service: RunningService, reports: int, parameters: Parameters) -> None:
+def stored(service: RunningService, reports: int, parameters: PrivacyParameters) -> None:
     """Wait until every report is in the bucket: the collector's queue is emptied once a minute."""
     asked = request(service, "preflight", parameters)
 
@@ -260,7 +260,7 @@ def stored(service: RunningService, reports: int, parameters: Parameters) -> Non
     service.until("waiting until the reports are stored", SECONDS_TO_STORE, found)
 
 
-def create(service: RunningService, name: str, parameters: Parameters) -> dict[str, Any]:
+def create(service: RunningService, name: str, parameters: PrivacyParameters) -> dict[str, Any]:
     """Create a job and wait for its end; its answer."""
     asked = request(service, name, parameters)
     service.call("POST", "/v1alpha/createJob", asked)

@@ -19,10 +19,10 @@ from kanon.local.logs import JoinLog
 from kanon.noise.exact import exp_bounds
 from kanon.pictures import BLUE, GREEN, TEXT, YELLOW, panels, saved
 from kanon.reports import avro
-from kanon.reports.aggregate import Job, Secrets, aggregate
+from kanon.reports.aggregate import Job, NoiseSecrets, aggregate
 from kanon.reports.clients.encrypt import encrypt
 from kanon.reports.clients.windows import Windows, contributions
-from kanon.reports.job import Parameters
+from kanon.reports.job import PrivacyParameters
 from kanon.reports.noise import DiscreteLaplace
 from kanon.reports.payload import PublicKey
 from kanon.reports.shared_info import CONTRIBUTION_BOUND, Rules
@@ -84,7 +84,7 @@ class ReportedLog:
         for join in self.log.joins:
             yield join.client, int(join.time * 1000), int.from_bytes(key_of(join.set), "big"), VALUE
 
-    def check(self, metrics: dict[bytes, int], parameters: Parameters) -> None:
+    def check(self, metrics: dict[bytes, int], parameters: PrivacyParameters) -> None:
         """Compare every released number, and every key, with the exact sums.
 
         The noise of all keys is within ``largest_noise`` of 0, except with probability ``MISS``.
@@ -105,7 +105,7 @@ class ReportedLog:
             if not sure <= metrics.keys() or not all(metric > tau for metric in metrics.values()):
                 raise AssertionError("the threshold was not kept: report this as a bug")
 
-    def in_words(self, metrics: dict[bytes, int], parameters: Parameters) -> str:
+    def in_words(self, metrics: dict[bytes, int], parameters: PrivacyParameters) -> str:
         """A checked summary in one sentence."""
         bar, tau = 2 * parameters.standard_deviation, parameters.threshold
         within = sum(abs(metric - self.exact.get(key, 0)) <= bar for key, metric in metrics.items())
@@ -123,7 +123,7 @@ def key_of(name: str) -> bytes:
     return sha256(name.encode()).digest()[:16]
 
 
-def largest_noise(parameters: Parameters, keys: int) -> int:
+def largest_noise(parameters: PrivacyParameters, keys: int) -> int:
     """A bound on the noise of all keys together, which fails with probability ``MISS``."""
     # P(|X| > t) <= 2 e**(-a (t + 1)) for each key.
     t = 1
@@ -144,7 +144,7 @@ class Summary:
         faults: reports in error, and duplicates.
     """
 
-    parameters: Parameters
+    parameters: PrivacyParameters
     metrics: dict[bytes, int]
     accepted: int
     seen: int
@@ -191,14 +191,14 @@ class Files:
             avro.write_reports(file, sealed[number::PROCESSES])
         avro.write_domain(self.folder / "domain.avro", self.reported.declared)
 
-    def aggregated(self, parameters: Parameters) -> Summary:
+    def aggregated(self, parameters: PrivacyParameters) -> Summary:
         """Run a job over the files."""
         log = self.reported.log
         end = int(max(join.time for join in log.joins)) + self.reported.window * 3600
         rules = Rules(end, {KEY_ID: self.private}, check_age=end - log.start < 90 * 86_400)
         domain = (self.folder / "domain.avro",) if parameters.mode == "declared" else None
         job = Job(self.reports, domain, parameters, rules, id=f"demo-{parameters.mode}")
-        outcome = aggregate(job, Secrets.draw(), PROCESSES, undeclared=True)
+        outcome = aggregate(job, NoiseSecrets.draw(), PROCESSES, undeclared=True)
         metrics = {
             key: metric
             for release in (partition.release() for partition in outcome.partitions)

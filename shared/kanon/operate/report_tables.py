@@ -14,11 +14,11 @@ from kanon.operate.changes import ChangeRefusedError
 from kanon.operate.running_reports import RunningReports
 from kanon.operate.stacks import RunningStack
 from kanon.reports.service.rotation import Rotation
-from kanon.reports.storage.key_ring import Keys, PrivateKeys
+from kanon.reports.storage.key_ring import PrivateKeys, StoredRing
 from kanon.reports.storage.report_jobs import State
 
 
-def current_keys(stack: RunningStack) -> tuple[Keys, bool]:
+def current_keys(stack: RunningStack) -> tuple[StoredRing, bool]:
     """The ring, and whether table Budgets is not the one for which its keys were issued.
 
     Raises:
@@ -33,7 +33,7 @@ def current_keys(stack: RunningStack) -> tuple[Keys, bool]:
     return keys, not epoch.is_of(keys)
 
 
-def renew_keys(stack: RunningStack, seen: Keys, now: float) -> None:
+def renew_keys(stack: RunningStack, seen: StoredRing, now: float) -> None:
     """Begin a new epoch at ``now`` (Unix s) and destroy all keys.
 
     The next rotation, within five minutes, issues the first new key.
@@ -53,7 +53,7 @@ def renew_keys(stack: RunningStack, seen: Keys, now: float) -> None:
         pass
 
 
-def replaced_jobs(stack: RunningStack) -> Keys:
+def replaced_jobs(stack: RunningStack) -> StoredRing:
     """The key ring, which names another table of jobs.
 
     Raises:
@@ -72,7 +72,7 @@ def replaced_jobs(stack: RunningStack) -> Keys:
     return keys
 
 
-def accept_jobs(stack: RunningStack, seen: Keys) -> None:
+def accept_jobs(stack: RunningStack, seen: StoredRing) -> None:
     """Let jobs run on the present table.
 
     Raises:

@@ -23,12 +23,12 @@ from kanon.noise.words import NoiseKey
 from kanon.reports.avro import read_domain, write_summary
 from kanon.reports.errors import Counter, JobError
 from kanon.reports.histogram import Histogram, declared, exact_sums
-from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, Amount, JobRequest, Parameters
+from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, Amount, JobRequest, PrivacyParameters
 from kanon.reports.mapping import Mapped, Selection
 from kanon.reports.noise import Noised
 from kanon.reports.processes import Each, Mapper, mapper_of
 from kanon.reports.service.committing import CommitOutcome
-from kanon.reports.service.shards import MOST_SHARDS, Inputs, Plan, Ring, Shards, Worker, read_plan
+from kanon.reports.service.shards import MOST_SHARDS, Inputs, JobPlan, Ring, Shards, Worker, read_plan
 from kanon.reports.service.stages import Stages
 from kanon.reports.shared_info import Rules, Unit
 from kanon.reports.storage.budgets import Charge
@@ -56,7 +56,7 @@ class Job:
 
     reports: tuple[Path, ...]
     domain: tuple[Path, ...] | None
-    parameters: Parameters
+    parameters: PrivacyParameters
     rules: Rules
     filtering_ids: tuple[int, ...] = (0,)
     error_threshold: Fraction = DEFAULT_ERROR_THRESHOLD
@@ -102,14 +102,14 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Secrets:
+class NoiseSecrets:
     """The secrets of the noise. The local tool draws both for each run and stores neither."""
 
     noise_key: NoiseKey = field(repr=False)
     job_secret: bytes = field(repr=False)
 
     @classmethod
-    def draw(cls) -> "Secrets":
+    def draw(cls) -> "NoiseSecrets":
         """From the operating system's random source."""
         return cls(NoiseKey(LOCAL, os.urandom(32)), os.urandom(32))
 
@@ -154,7 +154,7 @@ def _summary(partition: Noised) -> bytes:
     return file.getvalue()
 
 
-def aggregate(job: Job, secrets: Secrets, processes: int = 1, *, undeclared: bool = False) -> JobOutcome:
+def aggregate(job: Job, secrets: NoiseSecrets, processes: int = 1, *, undeclared: bool = False) -> JobOutcome:
     """Run a job.
 
     Args:
@@ -234,9 +234,9 @@ class _Local(Worker):
         plans: the plans by their names.
     """
 
-    plans: dict[str, Plan]
+    plans: dict[str, JobPlan]
 
-    def plan_of(self, row: JobRow) -> Plan:
+    def plan_of(self, row: JobRow) -> JobPlan:
         name = row.values["plan"]
         if name not in self.plans:
             self.plans[name] = read_plan(self.work_of(row), name)
@@ -271,7 +271,7 @@ class _Stages(_Local, Stages):
         self.units.extend(charged)
         return 0
 
-    def noised(self, row: JobRow, plan: Plan, part: int) -> Noised:
+    def noised(self, row: JobRow, plan: JobPlan, part: int) -> Noised:
         self.parts.append(super().noised(row, plan, part))
         if self.undeclared:
             exact = self.parts[-1].exact
@@ -300,7 +300,7 @@ class _Shards(_Local, Shards):
     def mapped(
         self,
         row: JobRow,
-        plan: Plan,
+        plan: JobPlan,
         message: MapMessage,
         selection: Selection,
         skip: frozenset[bytes],

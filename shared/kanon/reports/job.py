@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Literal
 from kanon.errors import Error
 from kanon.noise.bound import posterior
 from kanon.noise.exact import exp_bounds, written_up
-from kanon.reports.shared_info import CONTRIBUTION_BOUND, HOUR, MAX_AGE, MAX_AHEAD, Rules, Wanted
+from kanon.reports.shared_info import CONTRIBUTION_BOUND, HOUR, MAX_AGE, MAX_AHEAD, Rules, WantedReports
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -115,7 +115,7 @@ class ParameterError(Error, ValueError):
 
 
 @dataclass(frozen=True)
-class Parameters:
+class PrivacyParameters:
     """The privacy parameters of one job.
 
     Privacy guarantee: ``(epsilon, delta)`` for a unit whose reports' values sum to at most ``contribution_bound``:
@@ -258,7 +258,7 @@ class JobRequest:
     report_to: str | None
     reporting_site: str | None
     domain: Domain | None
-    parameters: Parameters
+    parameters: PrivacyParameters
     filtering_ids: tuple[int, ...]
     error_threshold: Fraction | None
     destinations: tuple[str, ...] | None = None
@@ -278,9 +278,9 @@ class JobRequest:
         return Amount.of(self.parameters.epsilon, self.parameters.delta)
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> WantedReports:
         """Whose reports count."""
-        return Wanted(None if self.destinations is None else frozenset(self.destinations), self.hours)
+        return WantedReports(None if self.destinations is None else frozenset(self.destinations), self.hours)
 
     def rules(self, received_at: int, keys: "Mapping[str, X25519PrivateKey]") -> Rules:
         """Which of the reports are accepted, if the job is received at this time and has these private keys."""
@@ -299,7 +299,7 @@ SAMPLER_BITS = 232
 """The sampler is within 2^-232 of the exact distribution, for the 65,536 keys that one unit may touch."""
 
 
-def of_job(parameters: Parameters) -> list[str]:
+def of_job(parameters: PrivacyParameters) -> list[str]:
     """The guarantee of one summary, and its limits."""
     epsilon, delta, bound = parameters.epsilon, parameters.delta, parameters.contribution_bound
     deviation = f"{parameters.standard_deviation:,.0f}"

@@ -25,7 +25,7 @@ from kanon.reports.payload import (
     read_one,
     template_of,
 )
-from kanon.reports.shared_info import EVERY, Rules, Source, Wanted, accept_clear, source_of
+from kanon.reports.shared_info import EVERY, ReportSource, Rules, WantedReports, accept_clear, source_of
 
 
 def check_key(report: Report, rules: Rules) -> None:
@@ -78,7 +78,7 @@ class Mapped:
 
     partitions: tuple[Histogram, ...]
     report_ids: NDArray[np.bytes_]
-    sources: frozenset[Source]
+    sources: frozenset[ReportSource]
     errors: Tally[Counter]
     reports: int
     duplicates: int
@@ -113,7 +113,7 @@ class Selection:
     filtering_ids: tuple[int, ...] = (0,)
     partitions: int = 1
     salt: bytes = bytes(32)
-    wanted: Wanted = EVERY
+    wanted: WantedReports = EVERY
     keys: NDArray[np.bytes_] | None = None
 
 
@@ -151,7 +151,7 @@ class _Shard:
     values: list[NDArray[np.int64]] = field(default_factory=list)
     pairs: int = 0
     seen: dict[bytes, None] = field(default_factory=dict)
-    sources: set[Source] = field(default_factory=set)
+    sources: set[ReportSource] = field(default_factory=set)
     errors: Tally[Counter] = field(default_factory=Tally)
     reports: int = 0
     duplicates: int = 0

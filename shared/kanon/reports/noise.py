@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from kanon.noise.exact import exp_bounds
 from kanon.noise.words import WORD_BYTES, NoiseKey, length_prefixed
 from kanon.reports.histogram import Histogram, exact_sums
-from kanon.reports.job import Parameters
+from kanon.reports.job import PrivacyParameters
 
 PRECISION = 256
 """Bits of a threshold: the first 64 are compared first, the other ``TIE_BITS`` in a tie."""
@@ -113,7 +113,7 @@ class DiscreteLaplace:
     most: int | None = None
 
     @classmethod
-    def of(cls, parameters: Parameters) -> "DiscreteLaplace":
+    def of(cls, parameters: PrivacyParameters) -> "DiscreteLaplace":
         """The noise of a job: its rate is epsilon / contribution bound; the threshold bounds it if there is one."""
         return cls(parameters.epsilon / parameters.contribution_bound, parameters.threshold)
 
@@ -227,7 +227,7 @@ MECHANISM = "kanon/reports/1"
 
 
 @dataclass(frozen=True)
-class Release:
+class ReleasedPartition:
     """One partition of a summary: keys in ascending order, and their noisy sums. This may be published."""
 
     keys: NDArray[np.bytes_]
@@ -242,19 +242,19 @@ class Noised:
     noise: NDArray[np.int64]
     threshold: int | None
 
-    def release(self) -> Release:
+    def release(self) -> ReleasedPartition:
         """All declared keys, or the discovered keys whose noisy sum is *above* the threshold."""
         metrics = self.exact.sums + self.noise
         if self.threshold is None:
-            return Release(self.exact.keys, metrics)
+            return ReleasedPartition(self.exact.keys, metrics)
         passes = metrics > self.threshold
-        return Release(self.exact.keys[passes], metrics[passes])
+        return ReleasedPartition(self.exact.keys[passes], metrics[passes])
 
 
 def reduce_partition(
     sums: Iterable[Histogram],
     domain: NDArray[np.bytes_] | None,
-    parameters: Parameters,
+    parameters: PrivacyParameters,
     randomness: Randomness,
     partition: int = 0,
 ) -> Noised:

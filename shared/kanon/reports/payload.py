@@ -4,7 +4,7 @@ The cleartext is CBOR ``{"data": [{"id", "value", "bucket"} ...], "operation": "
 
 Numbers are byte strings, big-endian and unsigned. Clients pad the list with bucket 0, value 0 to a fixed number
 of slots, so that the length reveals nothing. Reports of one layout differ only in the bytes of their numbers:
-``Template`` reads a matrix of them at once; ``read_one`` reads every other report. Both agree on every input.
+``PayloadTemplate`` reads a matrix of them at once; ``read_one`` reads every other report. Both agree on every input.
 
 Anybody can send a report, so nothing but this form is read: no tags, no other or deeper values, no indefinite lengths
 but those of maps, which the aggregation service's own tools write. Any report of an accepted size takes at most three
@@ -65,7 +65,7 @@ class Payload(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class PayloadLayout:
     """The layout of a client's payloads.
 
     Args:
@@ -98,7 +98,7 @@ class Layout:
         return len(self.padding)
 
 
-def encode(contributions: Sequence[Contribution], layout: Layout) -> bytes:
+def encode(contributions: Sequence[Contribution], layout: PayloadLayout) -> bytes:
     """Write the cleartext of a report, padded to the layout's slots.
 
     Raises:
@@ -114,7 +114,7 @@ def _cleartext(pairs: Sequence[bytes]) -> bytes:
     return b"".join((_HEAD, _list_head(len(pairs)), *pairs, _OPERATION, b"\x69histogram"))
 
 
-def _pair(contribution: Contribution, layout: Layout) -> bytes:
+def _pair(contribution: Contribution, layout: PayloadLayout) -> bytes:
     bucket, value, filtering_id = contribution
     fits = 0 <= bucket < 1 << 128 and 0 <= value < 1 << 32 and 0 <= filtering_id < layout.id_limit
     if not fits:
@@ -229,10 +229,10 @@ def _padded(items: Sequence[bytes], size: int) -> bytes:
 
 
 @dataclass(frozen=True)
-class Template:
+class PayloadTemplate:
     """Reads many cleartexts of one layout at once."""
 
-    layout: Layout
+    layout: PayloadLayout
 
     @cached_property
     def _fixed(self) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
@@ -297,10 +297,10 @@ def _list_head(slots: int) -> bytes:
     return bytes([0x98, slots]) if slots < 256 else b"\x99" + slots.to_bytes(2, "big")
 
 
-def template_of(cleartext: bytes) -> Template | None:
+def template_of(cleartext: bytes) -> PayloadTemplate | None:
     """The template for the first bytes and the length of a cleartext; ``None`` if they fit no layout.
 
-    ``Template.matches`` checks the other bytes.
+    ``PayloadTemplate.matches`` checks the other bytes.
     """
     slots, list_head = _slots(cleartext[len(_HEAD) : len(_HEAD) + 3])
     pair = cleartext[len(_HEAD) + list_head :][:5]
@@ -317,8 +317,8 @@ def template_of(cleartext: bytes) -> Template | None:
 
 
 @lru_cache(maxsize=64)
-def _template(slots: int, id_bytes: int | None) -> Template:
-    return Template(Layout(slots, id_bytes))
+def _template(slots: int, id_bytes: int | None) -> PayloadTemplate:
+    return PayloadTemplate(PayloadLayout(slots, id_bytes))
 
 
 def _slots(head: bytes) -> tuple[int, int]:
@@ -333,7 +333,7 @@ def _slots(head: bytes) -> tuple[int, int]:
     return 0, 0
 
 
-MOST_BYTES = Layout(MOST_SLOTS, ID_BYTES).length
+MOST_BYTES = PayloadLayout(MOST_SLOTS, ID_BYTES).length
 """Bytes of the longest cleartext."""
 
 

@@ -167,7 +167,7 @@ MAX_AGE, MAX_AHEAD = 90 * DAY, DAY
 """The largest age of a report when a job is received, and how far ahead its time may be. Budgets are kept as long."""
 
 
-class Source(NamedTuple):
+class ReportSource(NamedTuple):
     """The clear fields that a unit is made of."""
 
     api: str
@@ -179,7 +179,7 @@ class Source(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedReports:
     """The reports that a job asks for, by clear fields.
 
     Args:
@@ -190,16 +190,16 @@ class Wanted:
 
     destinations: frozenset[str] | None = None
     hours: range | None = None
-    without: frozenset[Source] = frozenset()
+    without: frozenset[ReportSource] = frozenset()
 
-    def takes(self, source: Source) -> bool:
+    def takes(self, source: ReportSource) -> bool:
         """Whether reports with these clear fields are asked for."""
         asked = self.destinations is None or source.attribution_destination in self.destinations
         timely = self.hours is None or source.hour in self.hours
         return asked and timely and source not in self.without
 
 
-EVERY = Wanted()
+EVERY = WantedReports()
 
 CONTRIBUTION_BOUND = 65_536
 """The largest sum of the values in one unit's reports: the paper's Lambda_1."""
@@ -226,9 +226,9 @@ def moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def source_of(info: SharedInfo) -> Source:
+def source_of(info: SharedInfo) -> ReportSource:
     """The fields of a report that decide its units."""
-    return Source(
+    return ReportSource(
         info.api,
         info.version,
         info.reporting_origin,
@@ -256,7 +256,7 @@ def budget_key(
     return hashlib.sha256("-".join(parts).encode()).hexdigest()
 
 
-def units(sources: Iterable[Source], filtering_ids: Iterable[int]) -> list[Unit]:
+def units(sources: Iterable[ReportSource], filtering_ids: Iterable[int]) -> list[Unit]:
     """The units that a job charges, in order: one for each source and each *requested* filtering id.
 
     The contents of reports have no influence: a null report in place of a report gives the same units.
@@ -292,7 +292,7 @@ class Rules:
     contribution_bound: int | None = CONTRIBUTION_BOUND
 
 
-def accept_clear(text: str, rules: Rules, wanted: Wanted = EVERY) -> SharedInfo | None:
+def accept_clear(text: str, rules: Rules, wanted: WantedReports = EVERY) -> SharedInfo | None:
     """Check the clear fields of a report: form, version, api, report id, origin, age.
 
     Returns:

@@ -13,11 +13,11 @@ from kanon.local import Stack
 from kanon.local.logs import generated_log
 from kanon.local.reported_log import ReportedLog
 from kanon.reports.avro import Report
-from kanon.reports.job import Parameters
+from kanon.reports.job import PrivacyParameters
 
 CAP = Fraction(64), Fraction(1, 10**7)
 LEFT = Fraction(56), CAP[1] - Fraction(1, 10**8)
-DECLARED = Parameters("declared", Fraction(4))
+DECLARED = PrivacyParameters("declared", Fraction(4))
 
 
 @dataclass(frozen=True)

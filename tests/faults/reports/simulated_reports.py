@@ -31,11 +31,11 @@ from kanon.local import Stack
 from kanon.local.functions import FunctionError
 from kanon.local.template import ACCOUNT, REGION
 from kanon.reports.avro import Report, read_reports, write_domain
-from kanon.reports.payload import Contribution, Layout, encode, seal
+from kanon.reports.payload import Contribution, PayloadLayout, encode, seal
 from kanon.reports.service import requests as creating
 from kanon.reports.service import stages
 from kanon.reports.shared_info import Unit, source_of, units
-from kanon.reports.storage.key_ring import KeyRing, Keys, PrivateKeys
+from kanon.reports.storage.key_ring import KeyRing, PrivateKeys, StoredRing
 from kanon.reports.storage.report_jobs import OPEN
 from tests.faults.failures import dies_before
 from tests.faults.fault_injector import Behaviour, Call, FaultInjector, ProcessDied, Worker, undisturbed
@@ -307,7 +307,7 @@ class SimulatedReports(SimulatedTime):
             assert CAP[place[1][0]] - rest == took.get(place, 0)
         return dict(by_job)
 
-    def ring(self) -> Keys:
+    def ring(self) -> StoredRing:
         """The key ring."""
         keys = KeyRing(self.dynamodb, self.stack.storage.tables["Control"]).read()
         assert keys is not None
@@ -470,6 +470,6 @@ def _body(number: int, key_id: str, public: str) -> dict[str, Any]:
     """A report as a browser sends it."""
     text = made.info(number, attribution_destination=Origin.DESTINATIONS[number % 2]).text()
     pairs = [Contribution(Origin.KEYS[number % 3], VALUE), Contribution(Origin.KEYS[5], SMALL)]
-    sealed = seal(encode(pairs, Layout(20)), X25519PublicKey.from_public_bytes(base64.b64decode(public)), text)
+    sealed = seal(encode(pairs, PayloadLayout(20)), X25519PublicKey.from_public_bytes(base64.b64decode(public)), text)
     payload = {"payload": base64.b64encode(sealed).decode(), "key_id": key_id}
     return {"shared_info": text, "aggregation_service_payloads": [payload]}

@@ -23,7 +23,7 @@ from kanon.reports.avro import Report, read_reports
 from kanon.reports.job import JobRequest
 from kanon.reports.service.requests import named_buckets, read_request
 from kanon.reports.shared_info import DAY
-from kanon.reports.storage.key_ring import Key, KeyRing, Keys
+from kanon.reports.storage.key_ring import Key, KeyRing, StoredRing
 from kanon.reports.storage.objects import Objects
 from kanon.reports.storage.report_jobs import JobRow, StageMessage
 from tests.integration.gate.edge import Result, event
@@ -203,7 +203,7 @@ class Front:
         ring = KeyRing(self.service.running.client(), self.control)
         before = ring.read()
         self.service.running.client().transact_write_items(
-            TransactItems=[ring.changing(before, Keys("the first", "table", tuple(keys)))]
+            TransactItems=[ring.changing(before, StoredRing("the first", "table", tuple(keys)))]
         )
 
     def run_jobs(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from kanon.reports.job import Amount
 from kanon.reports.service.rotation import Epoch, Rotation
 from kanon.reports.storage.budgets import Budgets
-from kanon.reports.storage.key_ring import KeyRing, Keys, PrivateKeys
+from kanon.reports.storage.key_ring import KeyRing, PrivateKeys, StoredRing
 from tests.integration.gate.tables import Running
 from tests.integration.reports.tables import NOW, fresh_tables
 from tests.small_pages import expect_consistent_reads
@@ -56,10 +56,10 @@ class Issuing:
         """A worker that has not called anything yet."""
         return Rotation(self.epoch(), self.private())
 
-    def run(self) -> Keys:
+    def run(self) -> StoredRing:
         return self.worker().run(self.now)
 
-    def ring(self) -> Keys:
+    def ring(self) -> StoredRing:
         keys = self.epoch().ring.read()
         assert keys is not None
         return keys

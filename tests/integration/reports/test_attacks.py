@@ -17,7 +17,7 @@ from kanon.reports.avro import write_summary
 from kanon.reports.errors import JobError
 from kanon.reports.service.requests import Publication, publish_again, reader
 from kanon.reports.service.stages import Stages
-from kanon.reports.shared_info import Source, parse, source_of, units
+from kanon.reports.shared_info import ReportSource, parse, source_of, units
 from kanon.reports.storage.report_jobs import JobRow, StageMessage, State
 from kanon.reports.storage.work import sources_as_json
 from tests.integration.gate.tables import Running, running
@@ -54,7 +54,7 @@ def lose_jobs(service: Aggregation) -> None:
     )
 
 
-def source(day: int) -> Source:
+def source(day: int) -> ReportSource:
     """What the reports of ``of_day`` are charged to."""
     return source_of(parse(of_day(day)[0].shared_info))
 

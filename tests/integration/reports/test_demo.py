@@ -12,9 +12,9 @@ from kanon.cli.main import app
 from kanon.local import reported_log
 from kanon.local.logs import generated_log
 from kanon.local.reported_log import Files, ReportedLog
-from kanon.reports.job import Parameters
+from kanon.reports.job import PrivacyParameters
 
-BOTH = Parameters("declared", Fraction(1)), Parameters("discover", Fraction(1), Fraction(1, 10**5))
+BOTH = PrivacyParameters("declared", Fraction(1)), PrivacyParameters("discover", Fraction(1), Fraction(1, 10**5))
 
 
 @pytest.fixture(scope="module", autouse=True)

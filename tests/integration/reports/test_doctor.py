@@ -15,7 +15,7 @@ from kanon.operate.running_reports import QUEUES, SCHEDULES, RunningReports
 from kanon.reports.service.committing import CommitOutcome
 from kanon.reports.settings import Recorded
 from kanon.reports.storage.budgets import charges
-from kanon.reports.storage.key_ring import NEW_EVERY, OPENS, PUBLISHED, Key, KeyRing, Keys
+from kanon.reports.storage.key_ring import NEW_EVERY, OPENS, PUBLISHED, Key, KeyRing, StoredRing
 from kanon.reports.storage.report_jobs import State
 from tests.integration.gate.tables import Running
 from tests.integration.reports.tables import CLAIM, EPOCH, NOW, ReportTables, fresh_tables, unit
@@ -50,7 +50,9 @@ class Deployed:
         """Let the ring hold keys of these ages, s."""
         made = [Key.made(f"key {number}", "public", NOW - age) for number, age in enumerate(ages)]
         ids = table_ids(self.tables.client, self.tables.names)
-        ring = Keys(EPOCH, ids["Budgets"], tuple(sorted(made, key=lambda key: key.created)), jobs_id=ids["ReportJobs"])
+        ring = StoredRing(
+            EPOCH, ids["Budgets"], tuple(sorted(made, key=lambda key: key.created)), jobs_id=ids["ReportJobs"]
+        )
         seen = self.ring.read()
         self.tables.client.transact_write_items(TransactItems=[self.ring.changing(seen, replace(ring, **changes))])
 

@@ -70,7 +70,7 @@ def test_the_thresholds_of_the_proofs_equal_those_of_the_code():
 
 
 def test_the_numbers_of_the_guide_equal_those_of_the_code():
-    ten = job.Parameters("discover", Fraction(10), Fraction("1e-8"))
+    ten = job.PrivacyParameters("discover", Fraction(10), Fraction("1e-8"))
     assert f"{ten.threshold:,}" in FILES
     assert f"{ten.standard_deviation:,.0f}" in FILES
     assert f"{ten.standard_deviation * 10:,.0f}/ε" in FILES

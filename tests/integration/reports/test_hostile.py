@@ -23,7 +23,7 @@ from kanon.reports.payload import (
     MOST_SLOTS,
     MOST_UNUSUAL,
     Contribution,
-    Layout,
+    PayloadLayout,
     PublicKey,
     encode,
     public_keys,
@@ -67,7 +67,7 @@ def post(stack: Stack, cleartext: bytes, number: int, *, padded: bool = False, *
 def good(number: int) -> bytes:
     """A report of the largest accepted size, without padding."""
     buckets = random.Random(number)
-    return encode([Contribution(buckets.getrandbits(128), 1) for _ in range(MOST_SLOTS)], Layout(MOST_SLOTS))
+    return encode([Contribution(buckets.getrandbits(128), 1) for _ in range(MOST_SLOTS)], PayloadLayout(MOST_SLOTS))
 
 
 def unusual(number: int) -> bytes:
@@ -89,7 +89,7 @@ def almost(number: int) -> bytes:
 
 def claimed(number: int) -> bytes:
     """Each of another layout, with one wrong byte in its middle."""
-    cleartext = bytearray(encode([], Layout(MOST_SLOTS - number % 100, 8)))
+    cleartext = bytearray(encode([], PayloadLayout(MOST_SLOTS - number % 100, 8)))
     cleartext[len(cleartext) // 2 - len(cleartext) // 2 % 48 + 7] ^= 255
     return bytes(cleartext)
 

@@ -15,15 +15,15 @@ from typer.testing import CliRunner
 from kanon.cli.main import app
 from kanon.noise.words import NoiseKey
 from kanon.reports import histogram as module
-from kanon.reports.aggregate import Secrets, aggregate
+from kanon.reports.aggregate import NoiseSecrets, aggregate
 from kanon.reports.avro import read_debug_summary, read_reports, read_summary, write_domain, write_reports
 from kanon.reports.errors import JobError
-from kanon.reports.payload import Layout, private_document
+from kanon.reports.payload import PayloadLayout, private_document
 from kanon.reports.summary import write
 from tests.unit.reports import made
 
 RANDOM = random.Random(7)
-LAYOUTS = [Layout(20), Layout(20, None), Layout(20, 8), Layout(100)]
+LAYOUTS = [PayloadLayout(20), PayloadLayout(20, None), PayloadLayout(20, 8), PayloadLayout(100)]
 
 
 def many(count, start=0):
@@ -49,7 +49,7 @@ def test_the_same_secrets_give_the_same_bytes_and_others_give_others(tmp_path):
     job = made.job(tmp_path, reports, domain=range(50))
     texts = []
     others = [
-        Secrets(NoiseKey("test", b"x" * 32), made.SECRETS.job_secret),
+        NoiseSecrets(NoiseKey("test", b"x" * 32), made.SECRETS.job_secret),
         replace(made.SECRETS, job_secret=b"x" * 32),
     ]
     for number, secrets in enumerate([made.SECRETS, made.SECRETS, *others]):
@@ -99,10 +99,10 @@ def test_the_calling_thread_starts_the_processes(tmp_path, monkeypatch):
 
 
 def test_each_run_has_new_secrets():
-    drawn = [Secrets.draw() for _ in range(2)]
+    drawn = [NoiseSecrets.draw() for _ in range(2)]
     assert drawn[0].job_secret != drawn[1].job_secret
     assert drawn[0].noise_key.secret != drawn[1].noise_key.secret
-    assert repr(drawn[0]) == "Secrets()"
+    assert repr(drawn[0]) == "NoiseSecrets()"
 
 
 @pytest.mark.parametrize("domain", [None, range(50)])
@@ -123,7 +123,7 @@ def test_a_job_of_several_partitions_gives_the_same_sums_in_several_files(tmp_pa
 
 
 def test_a_contribution_counts_for_the_requested_filtering_ids(tmp_path):
-    reports = [made.report([(1, 5, 0), (2, 7, 3), (3, 9, 2**64 - 1)], layout=Layout(20, 8))]
+    reports = [made.report([(1, 5, 0), (2, 7, 3), (3, 9, 2**64 - 1)], layout=PayloadLayout(20, 8))]
     for ids, totals in (((0,), {1: 5}), ((3, 0), {1: 5, 2: 7}), ((2**64 - 1,), {3: 9}), ((9,), {})):
         (folder := tmp_path / str(ids)).mkdir()
         assert made.seen(made.run(folder, reports, filtering_ids=ids)) == totals

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from kanon.reports.storage.key_ring import DAY, Key, KeyRing, Keys
+from kanon.reports.storage.key_ring import DAY, Key, KeyRing, StoredRing
 from tests.integration.gate.tables import Running
 
 NOW = 1_767_225_600
 FIRST, SECOND = Key.made("first", "AAAA", NOW), Key.made("second", "BBBB", NOW + 7 * DAY)
-BOTH = Keys("an epoch", "a table", (FIRST, SECOND))
+BOTH = StoredRing("an epoch", "a table", (FIRST, SECOND))
 _numbers = itertools.count()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from kanon.reports.aggregate import Job, aggregate
 from kanon.reports.avro import listed, read_domain, read_reports, read_summary, write_reports
-from kanon.reports.job import Parameters
+from kanon.reports.job import PrivacyParameters
 from kanon.reports.shared_info import Rules, budget_key, parse, source_of, units
 from kanon.reports.summary import write
 from tests.integration.reports.vectors import VECTORS, needs_vectors
@@ -18,7 +18,7 @@ from tests.unit.reports.made import SECRETS
 
 pytestmark = needs_vectors
 RULES = Rules(0, made.RULES.keys, check_age=False, contribution_bound=None)
-DECLARED = Parameters("declared", Fraction(10))
+DECLARED = PrivacyParameters("declared", Fraction(10))
 
 
 def outcome_of(name, folder, parameters=DECLARED):
@@ -69,7 +69,7 @@ def test_the_larger_sets_give_their_totals(tmp_path):
 @pytest.mark.parametrize("epsilon", [1, 10, 64])
 def test_keys_without_reports_have_noise_of_the_stated_spread(epsilon, tmp_path):
     """Fixed secrets. The bound is 5 standard errors: random ones would miss it once in a million runs."""
-    outcome = outcome_of("protected_audience_2", tmp_path, Parameters("declared", Fraction(epsilon)))
+    outcome = outcome_of("protected_audience_2", tmp_path, PrivacyParameters("declared", Fraction(epsilon)))
     assert set(exact(outcome).values()) == {0}
     metrics = outcome.partitions[0].release().metrics
     assert len(metrics) == 10_000
@@ -81,13 +81,15 @@ def test_keys_without_reports_have_noise_of_the_stated_spread(epsilon, tmp_path)
 
 def test_discovery_hides_small_sums_with_any_threshold(tmp_path):
     for epsilon, delta in ((64, "1e-5"), (10, "1e-8"), (1, "1e-12")):
-        outcome = outcome_of("thresholding_1", tmp_path, Parameters("discover", Fraction(epsilon), Fraction(delta)))
+        outcome = outcome_of(
+            "thresholding_1", tmp_path, PrivacyParameters("discover", Fraction(epsilon), Fraction(delta))
+        )
         assert sorted(exact(outcome).values()) == [1, 1, 2, 3]
         assert not len(outcome.partitions[0].release().keys)
 
 
 def test_discovery_shows_large_sums(tmp_path):
-    outcome = outcome_of("attribution_1", tmp_path, Parameters("discover", Fraction(10), Fraction(1, 10**8)))
+    outcome = outcome_of("attribution_1", tmp_path, PrivacyParameters("discover", Fraction(10), Fraction(1, 10**8)))
     assert set(listed(outcome.partitions[0].release().keys)) == expected("attribution_1").keys()
 
 

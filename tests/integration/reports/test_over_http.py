@@ -13,7 +13,7 @@ from kanon.local import Stack
 from kanon.reports.avro import read_reports
 from kanon.reports.collecting import REPORTS, debug_path
 from kanon.reports.shared_info import DAY
-from kanon.reports.storage.key_ring import Key, KeyRing, Keys
+from kanon.reports.storage.key_ring import Key, KeyRing, StoredRing
 from tests.integration.reports.aggregation import body as job_body
 from tests.integration.reports.test_collect import ATTRIBUTION, body, other_api
 from tests.unit.reports import made
@@ -34,7 +34,7 @@ def publish(stack: Stack) -> None:
     seen = ring.read()
     key = Key.made(made.KEY_ID, "", made.NOW - DAY)
     stack.session.client("dynamodb").transact_write_items(
-        TransactItems=[ring.changing(seen, replace(seen or Keys("the first", "table"), keys=(key,)))]
+        TransactItems=[ring.changing(seen, replace(seen or StoredRing("the first", "table"), keys=(key,)))]
     )
 
 

@@ -10,7 +10,7 @@ from kanon import clock
 from kanon.reports.clients.encrypt import ClientReport, encrypt, usable_keys
 from kanon.reports.errors import JobError
 from kanon.reports.payload import Contribution, decode, open_sealed
-from kanon.reports.storage.key_ring import DAY, Keys
+from kanon.reports.storage.key_ring import DAY, StoredRing
 from tests.faults.reports.failing_calls import Fault, KilledError
 from tests.integration.gate.tables import Running
 from tests.integration.reports.issuing import Issuing, issuing
@@ -26,7 +26,7 @@ def deployment(engine: Running, monkeypatch: pytest.MonkeyPatch) -> Issuing:
     return issuing(engine)
 
 
-def document(keys: Keys, now: float) -> str:
+def document(keys: StoredRing, now: float) -> str:
     """The public keys as ``collect`` answers them."""
     return json.dumps({"keys": [{"id": key.id, "key": key.public} for key in keys.published(now)]})
 

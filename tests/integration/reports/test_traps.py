@@ -39,7 +39,7 @@ from kanon.reports.shared_info import DAY, MAX_AGE, MAX_AHEAD, Rules, source_of,
 from kanon.reports.storage import budgets as budgets_module
 from kanon.reports.storage import key_ring
 from kanon.reports.storage.budgets import ROWS_A_CHUNK, Budgets, Charge, charges
-from kanon.reports.storage.key_ring import Key, Keys
+from kanon.reports.storage.key_ring import Key, StoredRing
 from kanon.reports.storage.objects import Objects
 from kanon.reports.storage.report_jobs import SECONDS_TO_COMMIT, ReportJobs, StageMessage, State
 from tests.integration.gate.tables import Running
@@ -251,7 +251,7 @@ def publishes_no_key_that_cannot_be_opened(service: Aggregation) -> None:
 def plant_early_publication(patch: Patch, _: Aggregation) -> None:
     original = Rotation._step
 
-    def publishing(self: Rotation, keys: Keys, now: float) -> bool:
+    def publishing(self: Rotation, keys: StoredRing, now: float) -> bool:
         if keys.pending is None:
             return original(self, keys, now)
         changed = self._change(keys, keys.with_key(Key.made(keys.pending, "", now)))

@@ -18,7 +18,7 @@ from kanon.local.source import ROOT
 from kanon.reports.service.rotation import Rotation
 from kanon.reports.service.shards import Shards
 from kanon.reports.service.stages import Stages
-from kanon.reports.service.storing import Batch
+from kanon.reports.service.storing import ReportBatch
 from kanon.reports.storage.report_jobs import ReportJobs
 
 TEXT = "a text that holds a key"
@@ -38,7 +38,7 @@ CASES: list[tuple[str, Any, str, dict[str, Any]]] = [
     ("aggregate", ReportJobs, "unfinished", SCHEDULED),
     ("aggregate", Stages, "run", message(job="j")),
     ("rotate", Rotation, "run", SCHEDULED),
-    ("store", Batch, "add", message()),
+    ("store", ReportBatch, "add", message()),
 ]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from kanon.noise.exact import exp_bounds
 from kanon.reports.histogram import Histogram
-from kanon.reports.job import Parameters
+from kanon.reports.job import PrivacyParameters
 from kanon.reports.noise import PRECISION, DiscreteLaplace, Noised
 from tests.unit.reports import made
 
@@ -78,13 +78,13 @@ CASES = [((2,), ()), ((2, 1), ()), ((1, 1), ((1, 1),)), ((2,), ((1, 1),))]
 
 @pytest.mark.parametrize(("unit", "others"), CASES)
 def test_jobs_that_discover_keys_keep_their_budget_end_to_end(unit, others, tmp_path):
-    parameters = Parameters("discover", Fraction(6), Fraction(1, 10**5), contribution_bound=3)
+    parameters = PrivacyParameters("discover", Fraction(6), Fraction(1, 10**5), contribution_bound=3)
     check(unit, others, parameters, None, parameters.threshold, tmp_path)
 
 
 @pytest.mark.parametrize(("unit", "others"), CASES)
 def test_jobs_with_declared_keys_keep_their_budget_end_to_end(unit, others, tmp_path):
-    parameters = Parameters("declared", Fraction(6), contribution_bound=3)
+    parameters = PrivacyParameters("declared", Fraction(6), contribution_bound=3)
     check(unit, others, parameters, (1, 2), 10, tmp_path)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kanon.noise.exact import exp_bounds
-from kanon.reports.job import DELTA_CAP, Parameters
+from kanon.reports.job import DELTA_CAP, PrivacyParameters
 from kanon.reports.noise import PRECISION, TIE_BITS, DiscreteLaplace, Tape
 
 EPSILONS = [Fraction(64), Fraction(10), Fraction(1), Fraction(1, 1000)]
@@ -42,7 +42,7 @@ def test_a_draw_is_within_2_to_the_minus_249_of_the_exact_distribution(epsilon):
 
 @pytest.mark.parametrize("epsilon", EPSILONS)
 def test_noise_is_within_the_threshold_with_a_probability_of_nine_tenths(epsilon):
-    parameters = Parameters("discover", epsilon, min(DELTA_CAP, epsilon / 100))
+    parameters = PrivacyParameters("discover", epsilon, min(DELTA_CAP, epsilon / 100))
     noise = DiscreteLaplace.of(parameters)
     beyond = 2 / exp_bounds(noise.a * (parameters.threshold + 1))[0]  # P(|X| > tau) <= 2 q^(tau+1) / (1 + q)
     assert beyond / (1 + 1 / exp_bounds(noise.a)[1]) < Fraction(1, 10)

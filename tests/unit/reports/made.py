@@ -7,10 +7,10 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from kanon.noise.words import NoiseKey
-from kanon.reports.aggregate import Job, Secrets, aggregate
+from kanon.reports.aggregate import Job, NoiseSecrets, aggregate
 from kanon.reports.avro import Report, listed, write_domain, write_reports
-from kanon.reports.job import Parameters
-from kanon.reports.payload import Contribution, Layout, encode, seal
+from kanon.reports.job import PrivacyParameters
+from kanon.reports.payload import Contribution, PayloadLayout, encode, seal
 from kanon.reports.shared_info import Rules, SharedInfo
 
 NOW = 1_767_225_600
@@ -19,10 +19,10 @@ KEY = X25519PrivateKey.from_private_bytes(bytes(range(32)))
 OTHER_KEY = X25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
 ORIGIN = "https://report.test"
 RULES = Rules(NOW, {KEY_ID: KEY})
-SECRETS = Secrets(NoiseKey("test", bytes(32)), bytes(range(32)))
-DECLARED = Parameters("declared", Fraction(10))
-DISCOVER = Parameters("discover", Fraction(10), Fraction(1, 10**8))
-LAYOUT = Layout(20)
+SECRETS = NoiseSecrets(NoiseKey("test", bytes(32)), bytes(range(32)))
+DECLARED = PrivacyParameters("declared", Fraction(10))
+DISCOVER = PrivacyParameters("discover", Fraction(10), Fraction(1, 10**8))
+LAYOUT = PayloadLayout(20)
 
 
 def report_id(number):

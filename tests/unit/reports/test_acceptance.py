@@ -15,7 +15,7 @@ from kanon.reports.avro import Report
 from kanon.reports.errors import JobError, ReportRefusedError
 from kanon.reports.mapping import Selection, map_reports, open_report
 from kanon.reports.payload import MOST_BYTES, OVERHEAD, Contribution, encode, read_one, seal
-from kanon.reports.shared_info import Wanted, accept_clear, parse, site_of
+from kanon.reports.shared_info import WantedReports, accept_clear, parse, site_of
 from tests.unit.reports import made
 
 STRICT = replace(made.RULES, attribution_report_to=made.ORIGIN)
@@ -231,7 +231,7 @@ def test_reports_of_other_destinations_and_hours_are_left_out_unopened_and_uncha
     ]
     late = [made.report(number=n, scheduled_report_time=made.NOW) for n in range(300, 310)]
     mine = [made.report([(1, 5)], 500)]
-    wanted = Wanted(frozenset({"https://shop.test"}), range(made.NOW // 3600 - 2, made.NOW // 3600))
+    wanted = WantedReports(frozenset({"https://shop.test"}), range(made.NOW // 3600 - 2, made.NOW // 3600))
     mapped = map_reports(strangers + late + mine, made.RULES, Selection(wanted=wanted))
     assert (mapped.left_out, mapped.errors.total(), len(mapped.sources), opened) == (310, 0, 1, mine)
 

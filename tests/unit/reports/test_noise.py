@@ -6,7 +6,7 @@ import pytest
 
 from kanon.noise.words import NoiseKey
 from kanon.reports.histogram import Histogram
-from kanon.reports.job import Parameters
+from kanon.reports.job import PrivacyParameters
 from kanon.reports.noise import DiscreteLaplace, Randomness, Tape, reduce_partition
 from tests.unit.reports.made import keys16
 from tests.unit.reports.sampler import drawn
@@ -25,8 +25,8 @@ def test_the_noise_equals_the_noise_of_the_plain_sampler(a, most):
 
 
 @pytest.mark.parametrize("parameters", [
-    Parameters("declared", Fraction(10)), Parameters("discover", Fraction(10), Fraction(1, 10**8)),
-    Parameters("declared", Fraction(1, 8), contribution_bound=3),
+    PrivacyParameters("declared", Fraction(10)), PrivacyParameters("discover", Fraction(10), Fraction(1, 10**8)),
+    PrivacyParameters("declared", Fraction(1, 8), contribution_bound=3),
 ])  # fmt: skip
 def test_a_job_draws_noise_of_the_rate_that_its_parameters_promise(parameters):
     """From the job's own parameters to the added numbers, against the plain sampler at epsilon / bound."""

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from kanon.reports.avro import listed
 from kanon.reports.payload import (
     Contribution,
-    Layout,
     PayloadError,
-    Template,
+    PayloadLayout,
+    PayloadTemplate,
     _template,
     decode,
     encode,
@@ -23,7 +23,7 @@ from kanon.reports.payload import (
 )
 
 layouts = st.builds(
-    Layout, st.sampled_from([1, 2, 20, 23, 24, 100, 255, 256, 1000]), st.sampled_from([None, *range(1, 9)])
+    PayloadLayout, st.sampled_from([1, 2, 20, 23, 24, 100, 255, 256, 1000]), st.sampled_from([None, *range(1, 9)])
 )
 
 ONE = Contribution(1, 1)
@@ -110,7 +110,7 @@ def test_any_bytes_are_read_or_refused(cleartext):
 
 @pytest.mark.prove
 def test_both_paths_agree_on_every_changed_byte():
-    for layout in (Layout(2), Layout(2, None), Layout(1, 8), Layout(24, 3)):
+    for layout in (PayloadLayout(2), PayloadLayout(2, None), PayloadLayout(1, 8), PayloadLayout(24, 3)):
         whole = encode([Contribution(2**128 - 1, 2**32 - 1)], layout)
         for place in range(min(len(whole), 140)):
             for byte in range(256):
@@ -119,13 +119,13 @@ def test_both_paths_agree_on_every_changed_byte():
 
 def test_a_template_refuses_every_change_of_a_fixed_byte():
     """A template that compares too little would read what ``read_one`` refuses."""
-    layout = Layout(3)
+    layout = PayloadLayout(3)
     cleartext = encode([], layout)
     variable = set()
     for place in range(len(cleartext)):
         changed = bytearray(cleartext)
         changed[place] ^= 1
-        if Template(layout).matches(np.frombuffer(bytes(changed), np.uint8)[None, :])[0]:
+        if PayloadTemplate(layout).matches(np.frombuffer(bytes(changed), np.uint8)[None, :])[0]:
             variable.add(place)
     assert len(variable) == 3 * (16 + 4 + 1)
 
@@ -238,9 +238,10 @@ def test_a_template_of_the_most_pairs_is_made_by_few_calls():
 
 
 @pytest.mark.parametrize(("contributions", "layout"), [
-    ([ONE] * 3, Layout(2)), ([ONE._replace(bucket=2**128)], Layout(2)), ([ONE._replace(value=2**32)], Layout(2)),
-    ([ONE._replace(value=-1)], Layout(2)), ([ONE._replace(filtering_id=256)], Layout(2)),
-    ([ONE._replace(filtering_id=1)], Layout(2, None)),
+    ([ONE] * 3, PayloadLayout(2)), ([ONE._replace(bucket=2**128)], PayloadLayout(2)),
+    ([ONE._replace(value=2**32)], PayloadLayout(2)),
+    ([ONE._replace(value=-1)], PayloadLayout(2)), ([ONE._replace(filtering_id=256)], PayloadLayout(2)),
+    ([ONE._replace(filtering_id=1)], PayloadLayout(2, None)),
 ])  # fmt: skip
 def test_contributions_that_do_not_fit_are_refused(contributions, layout):
     with pytest.raises(PayloadError):
@@ -250,12 +251,12 @@ def test_contributions_that_do_not_fit_are_refused(contributions, layout):
 @pytest.mark.parametrize("arguments", [(0,), (1001,), (1, 0), (1, 9)])
 def test_a_layout_out_of_range_is_refused(arguments):
     with pytest.raises(ValueError, match="must have 1 to"):
-        Layout(*arguments)
+        PayloadLayout(*arguments)
 
 
 @pytest.mark.parametrize(("layout", "length"), [
-    (Layout(20, None), 747), (Layout(20), 847), (Layout(20, 2), 867), (Layout(20, 8), 987), (Layout(100), 4128),
-    (Layout(1000), 41_029),
+    (PayloadLayout(20, None), 747), (PayloadLayout(20), 847), (PayloadLayout(20, 2), 867),
+    (PayloadLayout(20, 8), 987), (PayloadLayout(100), 4128), (PayloadLayout(1000), 41_029),
 ])  # fmt: skip
 def test_lengths_equal_those_of_the_design(layout, length):
     assert layout.length == length
@@ -263,9 +264,9 @@ def test_lengths_equal_those_of_the_design(layout, length):
 
 def test_many_reports_of_several_layouts_are_distinguished():
     randomness = random.Random(5)
-    rows = [encode([Contribution(randomness.getrandbits(128), 5)], Layout(20)) for _ in range(50)]
+    rows = [encode([Contribution(randomness.getrandbits(128), 5)], PayloadLayout(20)) for _ in range(50)]
     rows[7] = rows[7][:100] + b"\xff" + rows[7][101:]
-    matches = Template(Layout(20)).matches(np.frombuffer(b"".join(rows), np.uint8).reshape(50, -1))
+    matches = PayloadTemplate(PayloadLayout(20)).matches(np.frombuffer(b"".join(rows), np.uint8).reshape(50, -1))
     assert matches.sum() in {49, 50}
     for row, match in zip(rows, matches, strict=True):
         assert (by_template(row) is not None) == match

@@ -3,7 +3,7 @@ from fractions import Fraction
 import pytest
 
 from kanon.reports import job as module
-from kanon.reports.job import ParameterError, Parameters, decimal, threshold
+from kanon.reports.job import ParameterError, PrivacyParameters, decimal, threshold
 from kanon.reports.noise import DiscreteLaplace
 
 TABLE = {
@@ -58,13 +58,13 @@ def test_a_budget_out_of_range_is_refused(arguments):
 ])  # fmt: skip
 def test_parameters_out_of_range_are_refused(fields):
     with pytest.raises(ParameterError):
-        Parameters(**{"mode": "declared", "epsilon": Fraction(10)} | fields)
+        PrivacyParameters(**{"mode": "declared", "epsilon": Fraction(10)} | fields)
 
 
 def test_declared_keys_have_no_threshold_and_unbounded_noise():
-    declared = Parameters("declared", Fraction(10))
+    declared = PrivacyParameters("declared", Fraction(10))
     assert (declared.threshold, DiscreteLaplace.of(declared).most) == (None, None)
-    discover = Parameters("discover", Fraction(10), Fraction(1, 10**8))
+    discover = PrivacyParameters("discover", Fraction(10), Fraction(1, 10**8))
     assert discover.threshold == DiscreteLaplace.of(discover).most == 181_715
     assert round(declared.standard_deviation) == 9268
 

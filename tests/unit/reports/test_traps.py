@@ -96,13 +96,15 @@ def hides_a_key_at_the_threshold(folder):
 def plant_greater_or_equal(patch):
     def release(self):
         metrics = self.exact.sums + self.noise
-        return noise_module.Release(self.exact.keys[metrics >= self.threshold], metrics[metrics >= self.threshold])
+        return noise_module.ReleasedPartition(
+            self.exact.keys[metrics >= self.threshold], metrics[metrics >= self.threshold]
+        )
 
     patch.setattr(Noised, "release", release)
 
 
 def keeps_the_name_of_a_key_within_delta(folder):
-    chosen = job.Parameters("discover", Fraction(10), Fraction(1, 10**8))
+    chosen = job.PrivacyParameters("discover", Fraction(10), Fraction(1, 10**8))
     tau, bound, a = chosen.threshold, chosen.contribution_bound, chosen.epsilon / chosen.contribution_bound
 
     def chance(tau, bits=512):
@@ -307,7 +309,7 @@ def plant_keys_padded_behind(patch):
 def reads_epsilon_exactly(folder):
     tenth = job.decimal("0.1", "epsilon")
     assert 1 - 10 * tenth == 0
-    assert job.Parameters("declared", tenth).epsilon == Fraction(1, 10)
+    assert job.PrivacyParameters("declared", tenth).epsilon == Fraction(1, 10)
 
 
 def plant_float_epsilon(patch):

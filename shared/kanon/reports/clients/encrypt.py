@@ -11,7 +11,7 @@ from typing import Literal
 from uuid import UUID, uuid4
 
 from kanon.reports import avro
-from kanon.reports.payload import Contribution, Layout, PublicKey, encode, public_keys, seal
+from kanon.reports.payload import Contribution, PayloadLayout, PublicKey, encode, public_keys, seal
 from kanon.reports.shared_info import SharedInfo
 
 SECOND = 1000
@@ -21,7 +21,7 @@ DAY = 24 * HOUR
 MAX_BUCKET = 2**128 - 1
 MAX_FILTERING_ID = 2**64 - 1
 
-LAYOUT = Layout(slots=20)
+LAYOUT = PayloadLayout(slots=20)
 """The default layout: filtering ids of one byte. A client must use one layout for all its reports."""
 
 Api = Literal["attribution-reporting", "kanon"]
@@ -77,7 +77,7 @@ Choose = Callable[[Sequence[PublicKey]], PublicKey]
 def encrypt(
     report: ClientReport,
     keys: Sequence[PublicKey],
-    layout: Layout = LAYOUT,
+    layout: PayloadLayout = LAYOUT,
     choose: Choose = secrets.choice,
     new_id: Callable[[], UUID] = uuid4,
 ) -> avro.Report:

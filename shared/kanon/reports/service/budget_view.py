@@ -19,8 +19,8 @@ from kanon.reports.shared_info import (
     ATTRIBUTION_APIS,
     DAY,
     END_OF_TIME,
+    ReportSource,
     Rules,
-    Source,
     Unit,
     accept_clear,
     host_of,
@@ -121,7 +121,7 @@ def budget_answer(budgets: Budgets, unit: Unit) -> BudgetAnswer:
     )
 
 
-def _source(query: Mapping[str, str], scheduled: int) -> Source:
+def _source(query: Mapping[str, str], scheduled: int) -> ReportSource:
     """The clear fields, checked as those of a report are."""
     fields: dict[str, Any] = {name: query[name] for name in FIELDS if query.get(name)}
     text = json.dumps({**fields, "report_id": NO_REPORT, "scheduled_report_time": scheduled})
@@ -222,7 +222,7 @@ class _Seen:
         self.reports = self.accepted = self.duplicates = self.left_out = 0
         self.errors: Tally[str] = Tally()
         self.ids: set[str] = set()
-        self.sources: set[Source] = set()
+        self.sources: set[ReportSource] = set()
 
     def read(self, place: ObjectStore) -> None:
         from kanon.reports.avro import read_reports  # only a preflight reads files

@@ -29,7 +29,7 @@ from typing import Any, Protocol
 from kanon.dynamo.batches import Item, chunks
 from kanon.dynamo.transactions import all_or_none
 from kanon.reports.job import Amount, written
-from kanon.reports.shared_info import HOUR, Source, Unit, units
+from kanon.reports.shared_info import HOUR, ReportSource, Unit, units
 from kanon.reports.storage.budgets import ROWS_A_CHUNK, Budgets, Charge
 from kanon.reports.storage.report_jobs import ReportJobs, State
 
@@ -69,7 +69,9 @@ class Spending(Protocol):
     def short(self, units: Sequence[Unit], amount: Amount) -> frozenset[Unit]:
         """The units with less left than the amount."""
 
-    def named(self, sources: Collection[Source], filtering_ids: Sequence[int], amount: Amount) -> list[dict[str, Any]]:
+    def named(
+        self, sources: Collection[ReportSource], filtering_ids: Sequence[int], amount: Amount
+    ) -> list[dict[str, Any]]:
         """The first units that are short of budget, in the aggregation service's shape."""
 
 
@@ -143,7 +145,9 @@ class Committing:
         """The units with less left than the amount, strongly consistent."""
         return frozenset(unit for unit, _ in exhausted(self.budgets, units, amount))
 
-    def named(self, sources: Collection[Source], filtering_ids: Sequence[int], amount: Amount) -> list[dict[str, Any]]:
+    def named(
+        self, sources: Collection[ReportSource], filtering_ids: Sequence[int], amount: Amount
+    ) -> list[dict[str, Any]]:
         """The first units that are short of budget, in the aggregation service's shape, with what is left of each."""
         return named_exhausted(self.budgets, sources, filtering_ids, amount)
 
@@ -192,7 +196,7 @@ def exhausted(budgets: Budgets, units: Sequence[Unit], amount: Amount) -> list[t
 
 def named_exhausted(
     budgets: Budgets,
-    sources: Collection[Source],
+    sources: Collection[ReportSource],
     filtering_ids: Sequence[int],
     amount: Amount,
     most: int = MOST_EXHAUSTED,

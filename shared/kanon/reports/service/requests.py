@@ -16,7 +16,7 @@ from kanon.reports.job import (
     Domain,
     JobRequest,
     Mode,
-    Parameters,
+    PrivacyParameters,
     written,
 )
 from kanon.reports.service.answers import refusal
@@ -63,7 +63,7 @@ def read_request(
         report_to=parameters.attribution_report_to,
         reporting_site=parameters.reporting_site,
         domain=_domain(mode, parameters, buckets),
-        parameters=Parameters(mode, epsilon, _delta_of(fields, epsilon, delta_cap)),
+        parameters=PrivacyParameters(mode, epsilon, _delta_of(fields, epsilon, delta_cap)),
         filtering_ids=parameters.filtering_ids,
         error_threshold=parameters.report_error_threshold_percentage,
         destinations=parameters.attribution_destinations,

@@ -30,7 +30,7 @@ from kanon.dynamo.tables import table_ids
 from kanon.dynamo.transactions import all_or_none
 from kanon.reports.errors import JobError
 from kanon.reports.storage.budgets import Budgets
-from kanon.reports.storage.key_ring import Key, KeyRing, Keys, PrivateKeys
+from kanon.reports.storage.key_ring import Key, KeyRing, PrivateKeys, StoredRing
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -77,11 +77,11 @@ class Epoch:
         """The id of table ReportJobs as it is now."""
         return table_ids(self.client, {"ReportJobs": self.jobs_table})["ReportJobs"]
 
-    def is_of(self, keys: Keys) -> bool:
+    def is_of(self, keys: StoredRing) -> bool:
         """Whether these keys were issued for table Budgets as it is now."""
         return keys.table_id == self.table_id() and keys.epoch == self.budgets.epoch()
 
-    def has_jobs_of(self, keys: Keys) -> bool:
+    def has_jobs_of(self, keys: StoredRing) -> bool:
         """Whether table ReportJobs is the one that the ring names, if it names one yet."""
         return keys.jobs_id in (None, self.jobs_id())
 
@@ -94,9 +94,11 @@ class Epoch:
         table_id, found = self.table_id(), self.budgets.epoch()
         epoch = _new_epoch() if found is None else found
         of_table = self.budgets.begin(epoch) if found is None else self.budgets.same_epoch(epoch)
-        all_or_none(self.client, [of_table, self.ring.changing(None, Keys(epoch, table_id, jobs_id=self.jobs_id()))])
+        all_or_none(
+            self.client, [of_table, self.ring.changing(None, StoredRing(epoch, table_id, jobs_id=self.jobs_id()))]
+        )
 
-    def renew(self, seen: Keys) -> bool:
+    def renew(self, seen: StoredRing) -> bool:
         """Begin a new epoch on the table as it is now: every key has ended, and none is published.
 
         Returns:
@@ -104,14 +106,14 @@ class Epoch:
         """
         table_id, found = self.table_id(), self.budgets.epoch()
         epoch = _new_epoch()
-        to = Keys(epoch, table_id, seen.all_ended().keys, jobs_id=seen.jobs_id)
+        to = StoredRing(epoch, table_id, seen.all_ended().keys, jobs_id=seen.jobs_id)
         return all_or_none(self.client, [self.budgets.begin(epoch, found), self.ring.changing(seen, to)]) is None
 
-    def accept_jobs(self, seen: Keys) -> bool:
+    def accept_jobs(self, seen: StoredRing) -> bool:
         """Let the ring name table ReportJobs as it is now; False if the ring has changed since it was read."""
         return self.ring.change(seen, replace(seen, jobs_id=self.jobs_id()))
 
-    def in_force(self) -> Keys:
+    def in_force(self) -> StoredRing:
         """The ring, after a comparison with the tables as they are now.
 
         Raises:
@@ -148,7 +150,7 @@ class Rotation:
     private: PrivateKeys
     new_id: Callable[[], str] = _new_id
 
-    def run(self, now: float) -> Keys:
+    def run(self, now: float) -> StoredRing:
         """Do all due steps.
 
         Args:
@@ -168,14 +170,14 @@ class Rotation:
                 return keys
         raise RuntimeError("other workers kept changing the key ring: the next run continues")
 
-    def destroy_one(self, keys: Keys, now: float) -> bool:
+    def destroy_one(self, keys: StoredRing, now: float) -> bool:
         """Destroy a key that has ended; False if none has."""
         for key in keys.ended(now):
             self.private.destroy(key.id)
             return self._change(keys, keys.without(key))
         return False
 
-    def _step(self, keys: Keys, now: float) -> bool:
+    def _step(self, keys: StoredRing, now: float) -> bool:
         """Do the next due step; False if there is none. If the ring has changed meanwhile, nothing is done."""
         withdrawn = not self.epoch.is_of(keys)
         if withdrawn != keys.withdrawn:
@@ -192,7 +194,7 @@ class Rotation:
             return self._change(keys, replace(keys, pending=self.new_id()))
         return False
 
-    def _change(self, seen: Keys, to: Keys) -> bool:
+    def _change(self, seen: StoredRing, to: StoredRing) -> bool:
         """Change the ring, unless another worker was first. Read the ring again in both cases."""
         self.epoch.ring.change(seen, to)
         return True

@@ -51,7 +51,7 @@ class Ring:
 
 
 @dataclass(frozen=True)
-class Plan:
+class JobPlan:
     """A plan as stages read it.
 
     Attributes:
@@ -92,9 +92,9 @@ class Plan:
         return Selection(request.filtering_ids, self.partitions, bytes.fromhex(self.value["salt"]), request.wanted)
 
 
-def read_plan(work: Work, name: str) -> Plan:
+def read_plan(work: Work, name: str) -> JobPlan:
     """A stored plan; its name ends with its digest."""
-    return Plan(work.json(name), bytes.fromhex(name.rpartition("/")[2]))
+    return JobPlan(work.json(name), bytes.fromhex(name.rpartition("/")[2]))
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def inputs_of(request: JobRequest, bucket: Bucket, received_at: int) -> Inputs:
     return Inputs(shards, None if request.domain is None else _declared(request.domain, bucket))
 
 
-def write_plan(row: JobRow, request: JobRequest, ring: Ring, work: Work, inputs: Inputs) -> tuple[str, Plan]:
+def write_plan(row: JobRow, request: JobRequest, ring: Ring, work: Work, inputs: Inputs) -> tuple[str, JobPlan]:
     """Write the plan of a job.
 
     Returns:
@@ -231,7 +231,7 @@ class Worker:
         """The folder of a job in the work bucket."""
         return Work(self.work, row.job)
 
-    def plan_of(self, row: JobRow) -> Plan:
+    def plan_of(self, row: JobRow) -> JobPlan:
         """The plan of a job."""
         return read_plan(self.work_of(row), row.values["plan"])
 
@@ -326,7 +326,7 @@ class Shards(Worker):
     def mapped(
         self,
         row: JobRow,
-        plan: Plan,
+        plan: JobPlan,
         message: MapMessage,
         selection: Selection,
         skip: frozenset[bytes],
@@ -370,7 +370,7 @@ def _piece(reports: Iterable[Report]) -> Iterator[Report]:
             return
 
 
-def missing_shards(jobs: JobsTable, row: JobRow, plan: Plan, manifest: Mapping[str, str] | None) -> list[MapMessage]:
+def missing_shards(jobs: JobsTable, row: JobRow, plan: JobPlan, manifest: Mapping[str, str] | None) -> list[MapMessage]:
     """The messages for the shards of the job's state that are not recorded."""
     stage = "map" if row.state is State.MAPPING else "remap"
     expected = range(len(plan.shards)) if manifest is None else sorted(map(int, manifest))

@@ -26,7 +26,7 @@ from kanon.reports.service.shards import (
     NOTHING_SPENT,
     UNPUBLISHED,
     Inputs,
-    Plan,
+    JobPlan,
     Ring,
     Worker,
     inputs_of,
@@ -34,7 +34,7 @@ from kanon.reports.service.shards import (
     untold,
     write_plan,
 )
-from kanon.reports.shared_info import Source, Unit, moment, units
+from kanon.reports.shared_info import ReportSource, Unit, moment, units
 from kanon.reports.storage.budgets import charges, rows_charged
 from kanon.reports.storage.objects import TakenError, UnwritableError
 from kanon.reports.storage.report_jobs import (
@@ -221,7 +221,7 @@ class Stages(Worker):
         without = sources_of(manifest["without"])
         return self._matched(row, [names[number] for number in sorted(names)], without)
 
-    def _matched(self, row: JobRow, names: Sequence[str], without: frozenset[Source]) -> list[Message] | None:
+    def _matched(self, row: JobRow, names: Sequence[str], without: frozenset[ReportSource]) -> list[Message] | None:
         """Pin the results and the units of account that later stages use."""
         work, request = self.work_of(row), self.request(row)
         shards = [work.shard(name) for name in names]
@@ -275,14 +275,14 @@ class Stages(Worker):
         self.jobs.move(row, State.COMMITTING, self.clock())
         return None
 
-    def _part(self, row: JobRow, plan: Plan, part: int) -> str:
+    def _part(self, row: JobRow, plan: JobPlan, part: int) -> str:
         """Add noise to one part of the summary and store it. Returns its name, which reveals nothing about it."""
         release = self.noised(row, plan, part).release()
         file = BytesIO()
         write_summary(file, release.keys, release.metrics)
         return self.work_of(row).put_part(file.getvalue())
 
-    def noised(self, row: JobRow, plan: Plan, part: int) -> Noised:
+    def noised(self, row: JobRow, plan: JobPlan, part: int) -> Noised:
         """One part of the summary with its noise."""
         if row.secret is None:
             raise JobError("INTERNAL_ERROR", "the job has no secret: create a new job")
@@ -369,13 +369,13 @@ class Stages(Worker):
             self.ended(UNPUBLISHED)
         return []
 
-    def _short_of_budget(self, request: JobRequest, shards: Sequence[Shard]) -> frozenset[Source]:
+    def _short_of_budget(self, request: JobRequest, shards: Sequence[Shard]) -> frozenset[ReportSource]:
         """The sources whose units have less left than the job asks for."""
         sources = frozenset(chain.from_iterable(shard.sources for shard in shards))
         short = self.committing("").short(units(sources, request.filtering_ids), request.amount)
         return frozenset(source for source in sources if not short.isdisjoint(units([source], request.filtering_ids)))
 
-    def _name_exhausted(self, row: JobRow, request: JobRequest, sources: Collection[Source], what: str) -> None:
+    def _name_exhausted(self, row: JobRow, request: JobRequest, sources: Collection[ReportSource], what: str) -> None:
         """Write which units of these sources are short of budget beside the output, unless the file exists."""
         folder = request.output_prefix.rpartition("/")[0]
         job = sha256(row.job.encode()).hexdigest()[:8]
@@ -387,5 +387,5 @@ class Stages(Worker):
         except (TakenError, UnwritableError):
             return
 
-    def _sources(self, row: JobRow) -> frozenset[Source]:
+    def _sources(self, row: JobRow) -> frozenset[ReportSource]:
         return sources_of(self.work_of(row).json(row.values["sources"]))

@@ -44,7 +44,7 @@ class File:
 
 
 @dataclass
-class Batch:
+class ReportBatch:
     """The messages of a batch, by api and bucket of the origin, with the scheduled times of their reports."""
 
     reports: dict[tuple[str, str], dict[str, tuple[Report, int]]] = field(default_factory=dict)

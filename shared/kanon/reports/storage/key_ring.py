@@ -63,7 +63,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Keys:
+class StoredRing:
     """The ring as it is stored.
 
     Attributes:
@@ -104,17 +104,17 @@ class Keys:
         """Whether the newest key is old enough for another one."""
         return all(now >= key.created + NEW_EVERY for key in self.keys)
 
-    def with_key(self, key: Key) -> "Keys":
+    def with_key(self, key: Key) -> "StoredRing":
         """The ring with a new key, which is no longer pending."""
         return replace(self, keys=(*self.keys, key), pending=None)
 
-    def all_ended(self) -> "Keys":
+    def all_ended(self) -> "StoredRing":
         """The ring with every key at its end, also a pending one, which may have a private key already."""
         pending = () if self.pending is None else (Key(self.pending, "", 0, 0, 0),)
         ended = (replace(key, published_until=0, opens_until=0) for key in self.keys)
         return replace(self, keys=(*ended, *pending), pending=None)
 
-    def without(self, key: Key) -> "Keys":
+    def without(self, key: Key) -> "StoredRing":
         """The ring without a key."""
         return replace(self, keys=tuple(one for one in self.keys if one.id != key.id))
 
@@ -126,20 +126,20 @@ class KeyRing:
         self._client = client
         self._table = table
 
-    def read(self) -> Keys | None:
+    def read(self) -> StoredRing | None:
         """The ring, strongly consistent; None before the first rotation."""
         answer = self._client.get_item(TableName=self._table, Key={"name": {"S": NAME}}, ConsistentRead=True)
         return _keys(answer["Item"]) if "Item" in answer else None
 
-    def change(self, seen: Keys, to: Keys) -> bool:
+    def change(self, seen: StoredRing, to: StoredRing) -> bool:
         """Replace the ring; False if it has changed since it was read."""
         return unless_refused(self._client.put_item, **self._put(seen, to)) is not None
 
-    def changing(self, seen: Keys | None, to: Keys) -> dict[str, Any]:
+    def changing(self, seen: StoredRing | None, to: StoredRing) -> dict[str, Any]:
         """The same as a write of a transaction; ``seen`` is None if there is no ring."""
         return {"Put": self._put(seen, to)}
 
-    def _put(self, seen: Keys | None, to: Keys) -> dict[str, Any]:
+    def _put(self, seen: StoredRing | None, to: StoredRing) -> dict[str, Any]:
         item = _item(replace(to, revision=seen.revision + 1 if seen else 1))
         put: dict[str, Any] = {"TableName": self._table, "Item": item}
         if seen is None:
@@ -173,7 +173,7 @@ class KnownKeys:
         return key_id in self._ids
 
 
-def _item(keys: Keys) -> Item:
+def _item(keys: StoredRing) -> Item:
     fields = asdict(keys)
     revision, jobs_id = str(fields.pop("revision")), fields.pop("jobs_id")
     # An attribute of its own, because an earlier version cannot read a ring with another field.
@@ -181,11 +181,11 @@ def _item(keys: Keys) -> Item:
     return {"name": {"S": NAME}, "ring": {"S": json.dumps(fields, sort_keys=True)}, "revision": {"N": revision}, **own}
 
 
-def _keys(item: Item) -> Keys:
+def _keys(item: Item) -> StoredRing:
     fields = json.loads(item["ring"]["S"])
     keys = tuple(Key(**key) for key in fields.pop("keys"))
     jobs_id = item.get("jobs_id", {}).get("S")
-    return Keys(**fields, keys=keys, jobs_id=jobs_id, revision=int(item["revision"]["N"]))
+    return StoredRing(**fields, keys=keys, jobs_id=jobs_id, revision=int(item["revision"]["N"]))
 
 
 class PrivateKeys:

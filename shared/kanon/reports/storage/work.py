@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from kanon.reports.errors import Counter
 from kanon.reports.histogram import KEY, Histogram
 from kanon.reports.mapping import Mapped
-from kanon.reports.shared_info import Source
+from kanon.reports.shared_info import ReportSource
 from kanon.reports.storage.objects import ObjectStore
 
 _ROW = np.dtype([("key", KEY), ("sum", ">i8")])
@@ -33,7 +33,7 @@ class Shard:
 
     partitions: list[str]
     ids: str
-    sources: frozenset[Source]
+    sources: frozenset[ReportSource]
     errors: Tally[Counter]
     reports: int
     accepted: int
@@ -151,12 +151,12 @@ class Work:
         self.objects.delete_under(self.folder)
 
 
-def sources_of(value: Iterable[Iterable[Any]]) -> frozenset[Source]:
+def sources_of(value: Iterable[Iterable[Any]]) -> frozenset[ReportSource]:
     """Stored sources."""
     return frozenset(map(_source, value))
 
 
-def sources_as_json(sources: Iterable[Source]) -> list[list[Any]]:
+def sources_as_json(sources: Iterable[ReportSource]) -> list[list[Any]]:
     """Sources as they are stored."""
     return sorted([*source] for source in map(_sortable, sources))
 
@@ -167,13 +167,13 @@ def _bytes_of(histogram: Histogram) -> bytes:
     return rows.tobytes()
 
 
-def _sortable(source: Source) -> tuple[Any, ...]:
+def _sortable(source: ReportSource) -> tuple[Any, ...]:
     """A source whose missing fields sort: ``""`` and -1 stand for them."""
     return tuple(
         ("" if i == 3 else -1) if part is None else part for i, part in enumerate(source)
     )  # fmt: skip
 
 
-def _source(stored: Iterable[Any]) -> Source:
+def _source(stored: Iterable[Any]) -> ReportSource:
     api, version, origin, destination, registered, hour = stored
-    return Source(api, version, origin, destination or None, None if registered == -1 else registered, hour)
+    return ReportSource(api, version, origin, destination or None, None if registered == -1 else registered, hour)

@@ -24,10 +24,10 @@ from kanon.reports.clients.attribution import (
 from kanon.reports.clients.encrypt import encrypt
 from kanon.reports.clients.windows import Device, Windows, contribute
 from kanon.reports.histogram import exact_sums
-from kanon.reports.job import Parameters
+from kanon.reports.job import PrivacyParameters
 from kanon.reports.mapping import Selection, map_reports
 from kanon.reports.noise import Noised
-from kanon.reports.payload import Layout, PublicKey
+from kanon.reports.payload import PayloadLayout, PublicKey
 from kanon.reports.shared_info import Rules, units
 from tests.oracles.reports import Query, algorithm_6, algorithm_8
 
@@ -35,7 +35,7 @@ BOUND, WINDOW, MINUTE, HOUR = 8, 600_000, 60_000, 3_600_000
 ORIGIN = "https://report.test"
 START = 1_767_225_600_000
 MOST_EPSILON, MOST_DELTA = Fraction(2), Fraction(1, 500)
-LAYOUT = Layout(slots=2)
+LAYOUT = PayloadLayout(slots=2)
 
 PRIVATE = X25519PrivateKey.generate()
 KEY_ID = "00000000-0000-4000-8000-000000000001"
@@ -68,7 +68,7 @@ def step(random, what):
 
 
 def parameters_of(mode, epsilon, delta):
-    return Parameters(mode, epsilon, delta, contribution_bound=BOUND)
+    return PrivacyParameters(mode, epsilon, delta, contribution_bound=BOUND)
 
 
 def noise(number, key):

@@ -15,8 +15,8 @@ from kanon.reports.clients.sending import collector, outgoing, send
 from kanon.reports.payload import (
     Contribution,
     KeyDocumentError,
-    Layout,
     PayloadError,
+    PayloadLayout,
     PublicKey,
     decode,
     open_sealed,
@@ -52,7 +52,7 @@ def test_a_null_report_has_the_same_length_and_clear_fields_as_other_reports():
 
 def test_clear_fields_have_the_form_that_the_service_reads():
     attribution = ClientReport(PAIRS, 5_500, "https://report.test", "attribution-reporting", "https://shop.test", DAY)
-    info = parse(encrypt(attribution, KEYS, Layout(20, None)).shared_info)
+    info = parse(encrypt(attribution, KEYS, PayloadLayout(20, None)).shared_info)
 
     assert (info.api, info.version, info.scheduled_report_time) == ("attribution-reporting", "0.1", 5)
     assert (info.attribution_destination, info.source_registration_time) == ("https://shop.test", 86_400)
@@ -68,7 +68,7 @@ def test_report_ids_are_unique_and_every_key_is_used():
 
 def test_more_contributions_than_slots_are_refused():
     with pytest.raises(PayloadError, match="do not fit"):
-        encrypt(report(PAIRS * 2), KEYS, Layout(3))
+        encrypt(report(PAIRS * 2), KEYS, PayloadLayout(3))
 
 
 def fetching(*answers):
