@@ -17,14 +17,14 @@ from moto.dynamodb.models import DynamoDBBackend
 from moto.dynamodb.models.dynamo_type import DynamoType
 from moto.dynamodb.models.table import Table
 
-from kanon.local.engines import Engine, Ministack
+from kanon.local.engines import Emulator, Ministack
 from kanon.local.partiql import Write, read
 from kanon.local.template import ACCOUNT, REGION
 
 _executing = threading.Lock()
 
 
-class Moto(Engine):
+class Moto(Emulator):
     """moto in this process. Concurrent stacks share it and use different names."""
 
     def __init__(self) -> None:
@@ -123,5 +123,5 @@ def _error(table: str, code: str, message: str) -> dict[str, Any]:
     return {"TableName": table, "Error": {"Code": code, "Message": message}}
 
 
-ENGINES: dict[str, type[Engine]] = {"moto": Moto, "ministack": Ministack}
+ENGINES: dict[str, type[Emulator]] = {"moto": Moto, "ministack": Ministack}
 """The emulators, by name."""

@@ -16,7 +16,7 @@ import pytest
 
 from kanon.gate.mechanism.steps import step_at
 from kanon.local import Stack
-from kanon.local.engines import Engine, Ministack
+from kanon.local.engines import Emulator, Ministack
 from tests.build.test_build import CROWD, PERIOD, SET, http_event, run
 from tests.moto_engine import Moto
 
@@ -91,7 +91,7 @@ def releases(
     return first, second, third
 
 
-def new_stack(engine: type[Engine]) -> Stack:
+def new_stack(engine: type[Emulator]) -> Stack:
     return Stack(engine=engine, start=START, seed=1, name="side-by-side")
 
 

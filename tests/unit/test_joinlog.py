@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from kanon.joinlog import Columns, Join, LogError, Reading, read_joins, values
+from kanon.joinlog import Columns, Join, LogError, LogReading, read_joins, values
 from kanon.joinlog.values import DECIMALS, NOT_A_NUMBER, TOO_LARGE, Dates
 
 EXPECTED = [
@@ -186,7 +186,7 @@ def test_an_invalid_row_is_refused_without_its_values_or_left_out_alone(
         list(read_joins(path))
     assert str(found.value).startswith(f"{path}, {message}")
     assert str(found.value).endswith("(--skip-bad-rows leaves out such rows)")
-    reading = Reading(skip=True)
+    reading = LogReading(skip=True)
     joins = list(read_joins(path, reading=reading))
     assert set(joins) == {Join(1.0, "a", "b")}
     assert (reading.rows, reading.left_out.total()) == (len(joins) + 1, 1)
@@ -226,7 +226,7 @@ def test_an_unreadable_file_says_what_to_change_and_shows_no_value(
 ) -> None:
     (path := tmp_path / "log").write_bytes(content.encode() if isinstance(content, str) else content)
     with pytest.raises(LogError, match=message) as found:
-        list(read_joins(path, reading=Reading(skip=True)))
+        list(read_joins(path, reading=LogReading(skip=True)))
     assert str(found.value).startswith(str(path))
     assert "secret" not in str(found.value)
 
@@ -271,10 +271,10 @@ def test_dates_with_day_or_month_first_are_read_in_the_order_that_is_said(
     for dates, expected in orders:
         if expected is None:
             with pytest.raises(LogError, match="line 2, column time: a date that does not exist in this order"):
-                list(read_joins(path, reading=Reading(dates)))
+                list(read_joins(path, reading=LogReading(dates)))
         else:
             moment = datetime.fromisoformat(expected).replace(tzinfo=UTC).timestamp()
-            assert [join.time for join in read_joins(path, reading=Reading(dates))] == [moment]
+            assert [join.time for join in read_joins(path, reading=LogReading(dates))] == [moment]
 
 
 @pytest.mark.parametrize(

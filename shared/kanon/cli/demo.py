@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from kanon.gate.mechanism.parameters import Parameters
     from kanon.gate.types import Type
-    from kanon.joinlog import Reading
+    from kanon.joinlog import LogReading
     from kanon.keys import Secret
     from kanon.local import Stack
     from kanon.local.logs import JoinLog
@@ -114,7 +114,7 @@ def demo(
 
 
 def _log(
-    log: Path | None, first: datetime | None, last: datetime | None, columns: str, seed: int, reading: "Reading"
+    log: Path | None, first: datetime | None, last: datetime | None, columns: str, seed: int, reading: "LogReading"
 ) -> "JoinLog":
     from kanon.local.logs import generated_log, read_log
 

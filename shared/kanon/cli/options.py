@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from kanon.gate.types import Type
-    from kanon.joinlog import Columns, Reading
+    from kanon.joinlog import Columns, LogReading
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 User = Annotated[str, typer.Option(help="Column of the user who owns a row.")]
@@ -50,20 +50,20 @@ def refuse_unused(context: typer.Context, names: Collection[str], reason: str) -
             raise typer.BadParameter(f"{parameter.opts[0]} has no effect {reason}")
 
 
-def log_reading(dates: str | None, skip: bool) -> "Reading":
+def log_reading(dates: str | None, skip: bool) -> "LogReading":
     """How ``--dates`` and ``--skip-bad-rows`` say to read a log.
 
     Raises:
         typer.BadParameter: there is no such order of dates.
     """
-    from kanon.joinlog import Reading
+    from kanon.joinlog import LogReading
 
     if dates not in (None, "mdy", "dmy"):
         raise typer.BadParameter("must be mdy or dmy", param_hint="--dates")
-    return Reading(dates, skip)  # type: ignore[arg-type]  # checked
+    return LogReading(dates, skip)  # type: ignore[arg-type]  # checked
 
 
-def say_left_out(reading: "Reading") -> None:
+def say_left_out(reading: "LogReading") -> None:
     """Say on standard error how many rows were left out."""
     if number := reading.left_out.total():
         typer.echo(f"{number:,} of {reading.rows:,} rows cannot be read and are left out.", err=True)

@@ -12,7 +12,7 @@ from kanon.cli.errors import one_line
 from kanon.cli.files import Force, OutputFiles
 from kanon.cli.options import DateOrder, SkipBadRows, log_reading, say_left_out
 from kanon.cli.screen import progress, working
-from kanon.joinlog import LogError, Reading
+from kanon.joinlog import LogError, LogReading
 from kanon.reports.job import PrivacyParameters, decimal
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def both_parameters(epsilon: str) -> tuple[PrivacyParameters, PrivacyParameters]
     return PrivacyParameters("declared", each), PrivacyParameters("discover", each, decimal(DELTA, "--delta"))
 
 
-def log_of(path: Path | None, reading: "Reading") -> "JoinLog":
+def log_of(path: Path | None, reading: "LogReading") -> "JoinLog":
     """The log of a file, or a generated one. If the log cannot be read, the command ends with one line."""
     from kanon.local.logs import generated_log, read_log
 

@@ -15,7 +15,7 @@ from kanon.cli.screen import cell, new_table, screen, show_json, working
 from kanon.created import PRIVATE
 
 if TYPE_CHECKING:
-    from kanon.joinlog import Reading
+    from kanon.joinlog import LogReading
     from kanon.risk.joinability import Joinability
     from kanon.risk.sketch_leak import Leak
     from kanon.risk.uniqueness import ColumnUniqueness
@@ -39,7 +39,7 @@ def _risk_errors() -> Iterator[None]:
 
 
 @contextmanager
-def _reading(dates: str | None, skip: bool) -> "Iterator[Reading]":
+def _reading(dates: str | None, skip: bool) -> "Iterator[LogReading]":
     """How a log is read in this context; afterwards it is said what was left out."""
     with working("reading the log"):
         reading = log_reading(dates, skip)

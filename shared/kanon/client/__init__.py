@@ -11,7 +11,7 @@ from kanon.client.client import (
     encoded,
     set_id,
 )
-from kanon.client.connection import Answer, Connection, Headers, Transport
+from kanon.client.connection import Connection, Headers, HttpAnswer, Transport
 from kanon.client.errors import (
     ApiError,
     NoAnswerError,
@@ -24,12 +24,12 @@ __all__ = [
     "HASHES_A_CALL",
     "HASHES_A_SIGNED_CALL",
     "JOINS_A_CALL",
-    "Answer",
     "Answers",
     "ApiError",
     "Client",
     "Connection",
     "Headers",
+    "HttpAnswer",
     "Join",
     "NoAnswerError",
     "PartlyRefusedError",

@@ -39,7 +39,7 @@ Transport = Callable[[str, str, bytes, Headers], Reply]
 
 
 @dataclass(frozen=True)
-class Answer:
+class HttpAnswer:
     """An HTTP answer."""
 
     status: int
@@ -69,7 +69,7 @@ class Connection:
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._connection = kind(parts.hostname, parts.port, timeout=timeout)
 
-    def __call__(self, method: str, path: str, body: bytes = b"", headers: Headers = {}) -> Answer:  # noqa: B006
+    def __call__(self, method: str, path: str, body: bytes = b"", headers: Headers = {}) -> HttpAnswer:  # noqa: B006
         """Send a request. If the connection was closed meanwhile, send it again over a new one.
 
         Raises:
@@ -93,10 +93,10 @@ class Connection:
                 "check the address, and that the service runs and can be reached"
             ) from error
 
-    def _send(self, method: str, path: str, body: bytes, headers: Headers) -> Answer:
+    def _send(self, method: str, path: str, body: bytes, headers: Headers) -> HttpAnswer:
         self._connection.request(method, self._prefix + path, body or None, headers)
         answer = self._connection.getresponse()
-        return Answer(answer.status, answer.getheaders(), answer.read())
+        return HttpAnswer(answer.status, answer.getheaders(), answer.read())
 
     def close(self) -> None:
         """Close the connection; the next request opens it again."""

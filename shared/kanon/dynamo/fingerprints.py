@@ -4,14 +4,14 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from kanon.dynamo.limits import MOST_EXPRESSION_BYTES
-from kanon.dynamo.tables import Table
+from kanon.dynamo.tables import KeyedTable
 from kanon.errors import ConfigurationError, FingerprintMismatchError
 
 DEPLOYMENT = "deployment"
 """The attribute that every function records when it first starts."""
 
 
-class Fingerprints(Table):
+class Fingerprints(KeyedTable):
     """The recorded fingerprints.
 
     Attributes:

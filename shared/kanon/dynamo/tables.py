@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb.type_defs import TableDescriptionTypeDef
 
 
-class Table:
+class KeyedTable:
     """A table whose primary key is one attribute.
 
     Attributes:

@@ -18,7 +18,7 @@ from pydantic import (
 from kanon.gate.mechanism.bounds import PRIOR, UNIT, guarantee
 from kanon.gate.mechanism.parameters import WATCHED_SETS
 from kanon.gate.types import TYPE_NAME, Type
-from kanon.http.answers import Answer, Body, ErrorAnswer, Problem, error_answer
+from kanon.http.answers import AnswerBody, Body, ErrorAnswer, Problem, error_answer
 from kanon.http.encoding import BASE64, decode_base64
 from kanon.noise import bound as noise
 from kanon.noise.exact import round_up
@@ -163,13 +163,13 @@ class ValidateHashesBody(Body):
     sets: Asked
 
 
-class JoinAnswer(Answer):
+class JoinAnswer(AnswerBody):
     """An empty object: the join is in the log."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class BatchJoinAnswer(Answer):
+class BatchJoinAnswer(AnswerBody):
     """One entry for every join, in order: an empty object, or its error."""
 
     results: list[JoinAnswer | ErrorAnswer]
@@ -188,14 +188,14 @@ NextUpdate = Annotated[
 ]
 
 
-class HashesAnswer(Answer):
+class HashesAnswer(AnswerBody):
     """The hashes of the query that are k-anonymous."""
 
     type: str
     hashes: list[str]
 
 
-class QueryAnswer(Answer):
+class QueryAnswer(AnswerBody):
     """One entry for every type in the query, in order."""
 
     k_anonymous_sets: list[HashesAnswer]
@@ -210,7 +210,7 @@ class QueryAnswer(Answer):
     next_update: NextUpdate
 
 
-class SetAnswer(Answer):
+class SetAnswer(AnswerBody):
     """The status of one set."""
 
     k_anonymous: bool
@@ -218,7 +218,7 @@ class SetAnswer(Answer):
     next_update: NextUpdate
 
 
-class Bound(Answer):
+class Bound(AnswerBody):
     """A differential privacy bound: (``epsilon``, ``delta``)."""
 
     epsilon: float
@@ -236,7 +236,7 @@ class WatchedSets(Bound):
     sets: int
 
 
-class Bounds(Answer):
+class Bounds(AnswerBody):
     """Bounds for one join, by the adversary each one holds against."""
 
     paper: Annotated[
@@ -261,14 +261,14 @@ class Rejoining(Bound):
     days: int
 
 
-class Posterior(Answer):
+class Posterior(AnswerBody):
     """An observer who assigned the probability ``prior`` to a join can assign at most ``atMost`` afterwards."""
 
     prior: float
     at_most: float
 
 
-class TypeAnswer(Answer):
+class TypeAnswer(AnswerBody):
     """A type: its parameters, its privacy bounds, and the counts whose answer is certain."""
 
     type: str
@@ -315,7 +315,7 @@ class TypeAnswer(Answer):
         )
 
 
-class TypesAnswer(Answer):
+class TypesAnswer(AnswerBody):
     """The types of this deployment."""
 
     types: list[TypeAnswer]

@@ -57,20 +57,20 @@ def unknown_field(name: str, names: Sequence[str]) -> str:
     return f"a field is unknown{meant}: give only {listed} there"
 
 
-class Answer(BaseModel):
+class AnswerBody(BaseModel):
     """An answer of the service."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True)
 
 
-class Problem(Answer):
+class Problem(AnswerBody):
     """The problem of one field."""
 
     field: str
     reason: str
 
 
-class Error(Answer):
+class Error(AnswerBody):
     """Why a request was refused and what to change."""
 
     code: int
@@ -79,7 +79,7 @@ class Error(Answer):
     details: list[Problem]
 
 
-class ErrorAnswer(Answer):
+class ErrorAnswer(AnswerBody):
     """An error in the one format of the service."""
 
     error: Error
@@ -94,7 +94,7 @@ def own_form(answer: ErrorAnswer) -> BaseModel:
     return answer
 
 
-class GatewayAnswer(Answer):
+class GatewayAnswer(AnswerBody):
     """The answer of API Gateway to a request that is not signed or exceeds the rate limits."""
 
     message: str

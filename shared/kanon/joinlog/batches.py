@@ -28,9 +28,9 @@ from kanon.joinlog.rows import (
     NOT_ARRAY,
     Fault,
     Form,
-    Layout,
     LogError,
-    Reading,
+    LogLayout,
+    LogReading,
     Row,
     Where,
     array_items,
@@ -67,7 +67,7 @@ class Checked(NamedTuple):
     rows: int
 
 
-def read_tables(path: Path | str, wanted: Wanted, reading: Reading) -> Iterator[pa.Table]:
+def read_tables(path: Path | str, wanted: Wanted, reading: LogReading) -> Iterator[pa.Table]:
     """The used rows of a log as tables, whose columns are named by their positions in ``wanted.columns``.
 
     Raises:
@@ -103,7 +103,7 @@ def names_of(path: Path | str, wanted: Iterable[str]) -> Sequence[str]:
         line = next(lines_of(file, where), b"")
         if form == "csv":
             return header(line, wanted)[0]
-        row = row_of(line, Layout())
+        row = row_of(line, LogLayout())
         return () if isinstance(row, Fault) else list(row)
 
 
@@ -155,7 +155,7 @@ def _blocks(file: BufferedReader) -> Iterator[bytes]:
 # --- one piece ------------------------------------------------------------------------------------
 
 
-def check_block(block: bytes, layout: Layout, wanted: Wanted) -> Checked:
+def check_block(block: bytes, layout: LogLayout, wanted: Wanted) -> Checked:
     """Read a block of whole lines. Each line is parsed alone."""
     if not layout.names:
         return check_rows([row_of(line, layout) if line else None for line in _lines(block)], wanted)
@@ -236,7 +236,7 @@ def _lines(block: bytes) -> list[bytes]:
     return [line.removesuffix(b"\r") for line in block.removesuffix(b"\n").split(b"\n")]
 
 
-def _cells(block: bytes, number: int, layout: Layout, wanted: Wanted) -> tuple[dict[str, Any], NDArray[np.int64]]:
+def _cells(block: bytes, number: int, layout: LogLayout, wanted: Wanted) -> tuple[dict[str, Any], NDArray[np.int64]]:
     """The wanted columns of regular lines, as bytes, and the places of these lines among a number of lines."""
     returns = b"\r" in block and block.count(b"\r") > block.count(b"\r\n")
     plain = b'"' not in block and b"\0" not in block and not returns
@@ -251,7 +251,7 @@ def _cells(block: bytes, number: int, layout: Layout, wanted: Wanted) -> tuple[d
     return _parsed(kept, layout, wanted), np.flatnonzero(regular)
 
 
-def _regular_lines(text: NDArray[np.uint8], layout: Layout) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+def _regular_lines(text: NDArray[np.uint8], layout: LogLayout) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
     """Which lines every parser of CSV reads alike, and the length of each line.
 
     Other lines are blank or too long, have too many or too few values, or a quote, a carriage return or a zero byte at
@@ -273,7 +273,7 @@ def _regular_lines(text: NDArray[np.uint8], layout: Layout) -> tuple[NDArray[np.
 
 
 def _odd_quotes(
-    text: NDArray[np.uint8], quotes: NDArray[np.int64], ends: NDArray[np.int64], layout: Layout
+    text: NDArray[np.uint8], quotes: NDArray[np.int64], ends: NDArray[np.int64], layout: LogLayout
 ) -> NDArray[np.int64]:
     """The quotes that do not open at the start or close at the end of a value, or double another one in it."""
     line = np.searchsorted(ends, quotes)
@@ -286,7 +286,7 @@ def _odd_quotes(
     return odd
 
 
-def _parsed(text: bytes, layout: Layout, wanted: Wanted) -> dict[str, Any]:
+def _parsed(text: bytes, layout: LogLayout, wanted: Wanted) -> dict[str, Any]:
     """The wanted columns of regular lines, as bytes.
 
     Raises:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kanon.joinlog.rows import Columns, Reading, joins_wanted, read_joins
+from kanon.joinlog.rows import Columns, LogReading, joins_wanted, read_joins
 from kanon.joinlog.values import MICRO
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def together(parts: Sequence[Texts]) -> Texts:
     return Texts(np.concatenate(numbers), list(chain.from_iterable(part.texts for part in parts)))
 
 
-class Batch(NamedTuple):
+class JoinBatch(NamedTuple):
     """Joins: ``times`` in Unix seconds, sets and clients. Each has n entries."""
 
     times: NDArray[np.float64]
@@ -60,14 +60,14 @@ class Batch(NamedTuple):
 def read_batches(
     path: Path | str,
     columns: Columns = Columns(),  # noqa: B008, a constant
-    reading: Reading | None = None,
-) -> Iterator[Batch]:
+    reading: LogReading | None = None,
+) -> Iterator[JoinBatch]:
     """Yield the joins that :func:`kanon.joinlog.read_joins` yields, in batches. Parquet needs pyarrow.
 
     Raises:
         LogError: the file or a row of it cannot be read.
     """
-    reading = reading or Reading()
+    reading = reading or LogReading()
     try:
         import pyarrow  # noqa: F401, ICN001
     except ModuleNotFoundError:
@@ -77,14 +77,14 @@ def read_batches(
 
     for table in read_tables(path, joins_wanted(columns, reading), reading):
         times, sets, clients = (column.combine_chunks() for column in table.columns)
-        yield Batch(times.to_numpy() / MICRO, _numbered(sets), _numbered(clients))
+        yield JoinBatch(times.to_numpy() / MICRO, _numbered(sets), _numbered(clients))
 
 
-def _batches_of_rows(path: Path | str, columns: Columns, reading: Reading) -> Iterator[Batch]:
+def _batches_of_rows(path: Path | str, columns: Columns, reading: LogReading) -> Iterator[JoinBatch]:
     joins = read_joins(path, columns, reading)
     while some := list(islice(joins, _ROWS)):
         times, sets, clients = zip(*some, strict=True)
-        yield Batch(np.array(times, np.float64), _each_once(sets), _each_once(clients))
+        yield JoinBatch(np.array(times, np.float64), _each_once(sets), _each_once(clients))
 
 
 def _each_once(column: Sequence[str]) -> Texts:

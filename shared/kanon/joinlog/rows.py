@@ -85,7 +85,7 @@ class Fault(NamedTuple):
 
 
 @dataclass
-class Reading:
+class LogReading:
     """How a log is read, and what was met.
 
     Attributes:
@@ -122,7 +122,7 @@ def refusal(fault: Fault, where: Where) -> LogError:
 def read_joins(
     path: Path | str,
     columns: Columns = Columns(),  # noqa: B008, a constant
-    reading: Reading | None = None,
+    reading: LogReading | None = None,
 ) -> Iterator[Join]:
     """Yield the joins of a log in the order of its lines.
 
@@ -134,7 +134,7 @@ def read_joins(
     Raises:
         LogError: the file or a row of it cannot be read.
     """
-    reading = reading or Reading()
+    reading = reading or LogReading()
     wanted = joins_wanted(columns, reading)
     where = Where.of(path)
     with where.naming_errors(), open_log(path) as file:
@@ -148,7 +148,7 @@ def read_joins(
                 yield Join(time / MICRO, set_, client)
 
 
-def joins_wanted(columns: Columns, reading: Reading) -> Wanted:
+def joins_wanted(columns: Columns, reading: LogReading) -> Wanted:
     """What is read of a join log."""
     if len(set(columns)) < len(columns):
         raise LogError("time, set and client must be three columns")
@@ -250,24 +250,24 @@ def text_form(start: bytes) -> Literal["json", "array", "csv"]:
 
 
 @dataclass(frozen=True)
-class Layout:
+class LogLayout:
     """How a text is parsed: by the header and the separator of CSV, or as JSON lines (no names)."""
 
     names: tuple[str, ...] = ()
     separator: str = ""
 
 
-def layout_of(form: Form, file: io.BufferedReader[Any], needed: Sequence[str], where: Where) -> Layout:
+def layout_of(form: Form, file: io.BufferedReader[Any], needed: Sequence[str], where: Where) -> LogLayout:
     """The layout of a text. The header of CSV is read.
 
     Raises:
         LogError: a column is missing, or there twice.
     """
     if form != "csv":
-        return Layout()
+        return LogLayout()
     names, separator = header(next(lines_of(file, where), b""), needed)
     require(needed, names, where, separator)
-    return Layout(names, separator)
+    return LogLayout(names, separator)
 
 
 def header(head: bytes, needed: Iterable[str]) -> tuple[tuple[str, ...], str]:
@@ -325,7 +325,7 @@ def lines_of(file: io.BufferedReader[Any], where: Where) -> Iterator[bytes]:
         yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def row_of(line: bytes, layout: Layout) -> Row | Fault:
+def row_of(line: bytes, layout: LogLayout) -> Row | Fault:
     """The cells of a physical line."""
     try:
         if len(line) > LONGEST_LINE:

@@ -2,8 +2,8 @@
 
 from kanon.local.engines import EngineError
 from kanon.local.functions import FunctionError
-from kanon.local.gateway import Request, Response
+from kanon.local.gateway import GatewayResponse, Request
 from kanon.local.stack import Stack
 from kanon.local.template import TemplateError
 
-__all__ = ["EngineError", "FunctionError", "Request", "Response", "Stack", "TemplateError"]
+__all__ = ["EngineError", "FunctionError", "GatewayResponse", "Request", "Stack", "TemplateError"]

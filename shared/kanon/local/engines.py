@@ -55,7 +55,7 @@ class _Core(botocore.session.Session):
         return client
 
 
-class Engine(ABC):
+class Emulator(ABC):
     """An emulator of DynamoDB, SQS, S3 and Secrets Manager."""
 
     endpoint: str | None = None
@@ -139,7 +139,7 @@ def _held_port() -> Iterator[int]:
         yield port
 
 
-class Ministack(Engine):
+class Ministack(Emulator):
     """ministack as a child process on a free loopback port; it ends when this process does.
 
     ``settings`` are additional environment variables for it, for example ``AUTH="true"``.

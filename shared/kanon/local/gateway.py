@@ -31,7 +31,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Response:
+class GatewayResponse:
     """An HTTP response; header names as the function gave them."""
 
     status: int
@@ -47,9 +47,9 @@ class Response:
         return next((v for k, v in self.headers if k.lower() == name.lower()), None)
 
 
-def message(status: int, text: str) -> Response:
+def message(status: int, text: str) -> GatewayResponse:
     """An answer of the gateway itself."""
-    return Response(status, [("content-type", "application/json")], json.dumps({"message": text}).encode())
+    return GatewayResponse(status, [("content-type", "application/json")], json.dumps({"message": text}).encode())
 
 
 NOT_FOUND = message(404, "Not Found")
@@ -187,7 +187,7 @@ def _body(body: bytes, content_type: str | None) -> tuple[str, bool]:
     return base64.b64encode(body).decode(), True
 
 
-def response(result: Any) -> Response:
+def response(result: Any) -> GatewayResponse:
     """The HTTP response to a function's result (format 2.0)."""
     try:
         status = int(result["statusCode"])
@@ -197,4 +197,4 @@ def response(result: Any) -> Response:
         return SERVER_ERROR
     if not any(name.lower() == "content-type" for name, _ in headers):
         headers.append(("content-type", "text/plain;charset=UTF-8"))
-    return Response(status, headers, body)
+    return GatewayResponse(status, headers, body)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kanon.joinlog import STANDARD_INPUT, Columns, Join, LogError, Reading, read_joins
+from kanon.joinlog import STANDARD_INPUT, Columns, Join, LogError, LogReading, read_joins
 
 HOUR = 3600
 DAY = 24 * HOUR
@@ -36,7 +36,7 @@ def read_log(
     first: datetime | None,
     last: datetime | None,
     columns: Columns = Columns(),  # noqa: B008, a constant
-    reading: Reading | None = None,
+    reading: LogReading | None = None,
 ) -> JoinLog:
     """The joins of a log within two dates, in the order of time. Only these joins are held in memory.
 

@@ -18,7 +18,7 @@ _MOST_AT_ONCE = 10  # messages of one call of SQS
 
 
 @dataclass(frozen=True)
-class Mapped:
+class MappedQueue:
     """A queue whose messages Lambda passes to a function.
 
     Attributes:
@@ -56,7 +56,7 @@ class Mapped:
         return names
 
 
-def queue_mappings(template: Template, functions: Mapping[str, str]) -> list[Mapped]:
+def queue_mappings(template: Template, functions: Mapping[str, str]) -> list[MappedQueue]:
     """The event source mappings; ``functions``: name by ARN."""
     names = {**functions, **{arn.rpartition(":")[2]: name for arn, name in functions.items()}}
     mapped = []
@@ -66,12 +66,12 @@ def queue_mappings(template: Template, functions: Mapping[str, str]) -> list[Map
             raise TemplateError(f"{resource.logical_id} needs FunctionResponseTypes: [ReportBatchItemFailures]")
         function, queue = names[properties["FunctionName"]], properties["EventSourceArn"]
         window = float(properties.get("MaximumBatchingWindowInSeconds", 0))
-        mapped.append(Mapped(function, queue, int(properties["BatchSize"]), window))
+        mapped.append(MappedQueue(function, queue, int(properties["BatchSize"]), window))
     return mapped
 
 
 @dataclass
-class Batch:
+class WaitingBatch:
     """Messages that wait for their event: the function's records, their sizes in bytes, and the start of the window."""
 
     records: list[dict[str, Any]] = field(default_factory=list)
@@ -111,14 +111,14 @@ class Queues:
 
     def __init__(
         self,
-        mappings: Sequence[Mapped],
+        mappings: Sequence[MappedQueue],
         storage: Storage,
         client: Any,
         now: Callable[[], float],
         invoke: Callable[[str, Any], Any],
         failures: list[FunctionError],
     ) -> None:
-        self._batches = [(mapping, Batch()) for mapping in mappings]
+        self._batches = [(mapping, WaitingBatch()) for mapping in mappings]
         self._storage = storage
         self._sqs = client
         self._now = now
@@ -134,7 +134,7 @@ class Queues:
     def clear(self) -> None:
         """Forget hidden messages and those that wait for their batch."""
         self._hidden.clear()
-        self._batches = [(mapping, Batch()) for mapping, _ in self._batches]
+        self._batches = [(mapping, WaitingBatch()) for mapping, _ in self._batches]
 
     def due(self) -> float:
         """When the next message becomes visible again or a batch's window ends, unix seconds; infinity if never."""
@@ -155,7 +155,7 @@ class Queues:
         while not quiet:
             quiet = not sum(self._pass_on(mapping, batch, flush) for mapping, batch in self._batches)
 
-    def _pass_on(self, mapping: Mapped, batch: Batch, flush: bool) -> bool:
+    def _pass_on(self, mapping: MappedQueue, batch: WaitingBatch, flush: bool) -> bool:
         """Pass on at most one event of one queue; false if there is none."""
         url = self._storage.queue_urls[mapping.queue_arn]
         self._receive(mapping, batch, url)
@@ -179,7 +179,7 @@ class Queues:
             self._sqs.delete_message_batch(QueueUrl=url, Entries=some)
         return True
 
-    def _receive(self, mapping: Mapped, batch: Batch, url: str) -> None:
+    def _receive(self, mapping: MappedQueue, batch: WaitingBatch, url: str) -> None:
         """Receive visible messages until the batch is full."""
         now = self._now()
         while not batch.full(mapping.batch_size):

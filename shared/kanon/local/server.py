@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 from waitress.server import create_server
 
-from kanon.local.gateway import PAYLOAD_LIMIT, Request, Response, message
+from kanon.local.gateway import PAYLOAD_LIMIT, GatewayResponse, Request, message
 
-Answer = Callable[[Request], Response]
+Answer = Callable[[Request], GatewayResponse]
 OWN_NAMES = frozenset({"127.0.0.1", "localhost"})
 MOST_CONNECTIONS, IDLE_SECONDS = 100, 30
 """Open connections, and seconds after which one without a request in progress is closed."""
@@ -89,7 +89,7 @@ def _application(answer: Answer) -> Callable[[dict[str, Any], Any], Iterable[byt
     return application
 
 
-def _refusal(environ: dict[str, Any]) -> Response | None:
+def _refusal(environ: dict[str, Any]) -> GatewayResponse | None:
     """The answer to a request that a page of another site may have sent. Other clients send no ``Origin``."""
     if "HTTP_HOST" in environ and _name_of(f"//{environ['HTTP_HOST']}") not in OWN_NAMES:
         return WRONG_NAME

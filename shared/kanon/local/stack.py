@@ -19,7 +19,7 @@ import boto3
 from kanon.local import gateway
 from kanon.local.build import Wake, build_functions, build_storage, wakes
 from kanon.local.clock import Clock, Trigger
-from kanon.local.engines import Engine, Ministack
+from kanon.local.engines import Emulator, Ministack
 from kanon.local.functions import Environment, Function, FunctionError, release_process
 from kanon.local.meter import Meter
 from kanon.local.objects import ObjectTimes
@@ -56,7 +56,7 @@ class Stack:
         self,
         parameters: Mapping[str, str] | None = None,
         *,
-        engine: type[Engine] = Ministack,
+        engine: type[Emulator] = Ministack,
         start: float | None = None,
         seed: int | None = None,
         name: str = "kanon-local",
@@ -145,7 +145,7 @@ class Stack:
 
     # HTTP
 
-    def answer(self, request: gateway.Request) -> gateway.Response:
+    def answer(self, request: gateway.Request) -> gateway.GatewayResponse:
         """The gateway's answer to an HTTP request."""
         if len(request.body) > gateway.PAYLOAD_LIMIT:
             return gateway.TOO_LARGE
@@ -162,7 +162,7 @@ class Stack:
 
     def request(
         self, method: str, target: str, body: Any = None, headers: Mapping[str, str] | None = None
-    ) -> gateway.Response:
+    ) -> gateway.GatewayResponse:
         """A request without a socket; ``body`` is bytes, text, or a value to send as JSON."""
         content = dict(headers or {})
         if body is None or isinstance(body, bytes):
@@ -177,12 +177,12 @@ class Stack:
     def serve(self, port: int = 0) -> Server:
         """Serve HTTP and a description of the stack on loopback. The caller closes the server."""
 
-        def answer(request: gateway.Request) -> gateway.Response:
+        def answer(request: gateway.Request) -> gateway.GatewayResponse:
             if (request.method, request.target) == ("GET", DESCRIPTION):
                 content = json.dumps(self.describe()).encode()
-                return gateway.Response(200, [("content-type", "application/json")], content)
+                return gateway.GatewayResponse(200, [("content-type", "application/json")], content)
             if (request.method, request.target) == ("GET", "/"):
-                return gateway.Response(200, [("content-type", "text/html; charset=utf-8")], self._start_page())
+                return gateway.GatewayResponse(200, [("content-type", "text/html; charset=utf-8")], self._start_page())
             return self.answer(request)
 
         return Server(answer, port)

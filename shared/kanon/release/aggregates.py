@@ -11,7 +11,18 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 
-from kanon.release.bounding import LARGEST_VALUE, Bins, Cells, Centred, Distinct, Measure, Rows, Squares, Sum, UserMeans
+from kanon.release.bounding import (
+    LARGEST_VALUE,
+    Bins,
+    Cells,
+    Centred,
+    CountedRows,
+    Distinct,
+    Measure,
+    Squares,
+    Sum,
+    UserMeans,
+)
 from kanon.release.errors import SpecificationError
 
 FORMS = {
@@ -189,7 +200,7 @@ def _bounds(text: str, low: str, high: str, scale: int) -> tuple[int, int]:
 def _rows(text: str, most: str) -> Totals:
     if not most.isascii() or not most.isdigit() or not 1 <= int(most) <= _MOST_ROWS:
         raise SpecificationError(f"--aggregate {text}: write {FORMS['rows']}, MOST at least 1")
-    return Totals("rows", (Need(Rows(int(most)), int(most)),), lambda totals, _: totals[0])
+    return Totals("rows", (Need(CountedRows(int(most)), int(most)),), lambda totals, _: totals[0])
 
 
 def _sum(column: str, low: int, high: int, scale: int) -> Totals:
@@ -205,7 +216,7 @@ def divided(interval: Interval, by: int) -> Interval:
 
 def _mean(column: str, low: int, high: int, scale: int, values: int) -> Totals:
     sums = Need(Centred(column, low, high, values), values * (high - low))
-    needs = (sums,) if values == 1 else (sums, Need(Rows(values), values))
+    needs = (sums,) if values == 1 else (sums, Need(CountedRows(values), values))
 
     def value(totals: Sequence[Interval], users: Interval) -> Interval:
         return _ratio(totals[0], users if values == 1 else totals[1], low, high, scale)
@@ -245,7 +256,7 @@ def _spread(kind: str, column: str, low: int, high: int, scale: int, values: int
         Need(Squares(column, low, high, values), values * width**2),
     ]
     if values > 1:
-        needs.append(Need(Rows(values), values))
+        needs.append(Need(CountedRows(values), values))
 
     def value(totals: Sequence[Interval], users: Interval) -> Interval:
         number = max(Fraction(1), (users if values == 1 else totals[2]).value)

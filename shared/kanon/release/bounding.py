@@ -20,7 +20,7 @@ LEFT_OUT = "\0left out"
 
 
 @dataclass(frozen=True)
-class Rows:
+class CountedRows:
     """Sum over users of ``min(rows, most)``."""
 
     most: int
@@ -79,7 +79,7 @@ class Bins:
     column: str
 
 
-Measure = Rows | Clamped | Distinct | Bins
+Measure = CountedRows | Clamped | Distinct | Bins
 
 
 def bin_edges(bin_: int) -> tuple[int, int]:
@@ -137,7 +137,7 @@ class Bounding:
     @property
     def numbers(self) -> tuple[str, ...]:
         """The columns that are read as numbers, in a fixed order."""
-        return tuple(sorted({m.column for m in self.measures if not isinstance(m, Rows | Distinct)}))
+        return tuple(sorted({m.column for m in self.measures if not isinstance(m, CountedRows | Distinct)}))
 
     @property
     def texts(self) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ Rule = CountedSelection | GaussianSelection | OptimalSelection | PublicCount
 
 
 @dataclass(frozen=True)
-class Part:
+class GuaranteePart:
     """One part of the guarantee.
 
     Attributes:
@@ -88,7 +88,7 @@ class Mechanism:
         return PublicCount(widest(self.shares[1 + i]))
 
     @cached_property
-    def aggregate_parts(self) -> tuple[Part, ...]:
+    def aggregate_parts(self) -> tuple[GuaranteePart, ...]:
         """The guarantee of each aggregate. One with automatic bounds has two parts."""
         parts = []
         kappa = self.spec.groups_per_user
@@ -96,19 +96,19 @@ class Mechanism:
             name = self.spec.aggregates[i]
             if isinstance(asked, AllUsers):
                 count = self.left_out(i)
-                parts.append(Part(name, count.law.epsilon, count.delta, (count.law.digest,)))
+                parts.append(GuaranteePart(name, count.law.epsilon, count.delta, (count.law.digest,)))
                 continue
             tables: tuple[NoisyTotal | Quantile, ...]
             if isinstance(asked, AutomaticSum):
                 bounds = self.bounds_of(i)
-                parts.append(Part(f"{name} (bounds)", bounds.epsilon, bounds.delta, (bounds.law.digest,)))
+                parts.append(GuaranteePart(f"{name} (bounds)", bounds.epsilon, bounds.delta, (bounds.law.digest,)))
                 tables = (self.automatic_total(i, 1),)
             else:
                 tables = self.quantiles(i) if isinstance(asked, Quantiles) else self.totals(i)
             group_delta = sum((one.delta for one in tables), Fraction(0))
             digests = tuple(map(_digest, tables))
             epsilon = kappa * sum((one.epsilon for one in tables), Fraction(0))
-            parts.append(Part(name, epsilon, of_all(group_delta, kappa), digests))
+            parts.append(GuaranteePart(name, epsilon, of_all(group_delta, kappa), digests))
         return tuple(parts)
 
     @cached_property
@@ -145,19 +145,19 @@ class Mechanism:
         return gaussian if gaussian.threshold < counted.law.truncation else counted
 
     @cached_property
-    def selection_part(self) -> Part:
+    def selection_part(self) -> GuaranteePart:
         """The guarantee of the selection and its count."""
         rule = self.rule
         if isinstance(rule, GaussianSelection):
             delta = self._gaussian.delta
         else:
             delta = of_all(rule.delta, self.spec.groups_per_user)
-        return Part(
+        return GuaranteePart(
             "selection" if self.spec.only_groups else self.spec.counted, self.shares[0], delta, (_digest(rule),)
         )
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[GuaranteePart, ...]:
         """Every part of the guarantee."""
         return (self.selection_part, *self.aggregate_parts)
 

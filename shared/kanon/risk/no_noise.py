@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kanon.joinlog import Reading
+from kanon.joinlog import LogReading
 from kanon.risk.errors import RiskError
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Rates:
     groups: tuple[tuple[str, float], ...]
 
 
-def rates(source: Path, value: str, user: str, window_days: int | None, reading: Reading | None = None) -> Rates:
+def rates(source: Path, value: str, user: str, window_days: int | None, reading: LogReading | None = None) -> Rates:
     """The rates of a log's groups, by DuckDB.
 
     Args:

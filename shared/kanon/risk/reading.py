@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from kanon.joinlog import LogError, Reading
+from kanon.joinlog import LogError, LogReading
 from kanon.joinlog.batches import names_of, read_tables
 from kanon.joinlog.wanted import Column, Kind, Wanted
 from kanon.risk.errors import RiskError
@@ -42,14 +42,14 @@ class Coded:
 Batch = dict[str, Coded]
 
 
-def batches(path: Path, columns: Iterable[str], user: str, reading: Reading | None = None) -> Iterator[Batch]:
+def batches(path: Path, columns: Iterable[str], user: str, reading: LogReading | None = None) -> Iterator[Batch]:
     """The log's columns, some 500,000 rows at a time.
 
     Raises:
         RiskError: the file or a row of it cannot be read.
     """
     names = sorted({*columns, user})
-    reading = reading or Reading()
+    reading = reading or LogReading()
     try:
         present = set(names_of(path, [*names, TIME]))
         derived = {name for name in names if name in _DERIVED and name not in present and TIME in present}

@@ -20,7 +20,7 @@ from kanon.risk.errors import RiskError
 from kanon.risk.hashing import Hashes, HashKey, Registers, estimate, index_and_rank, public_hashes, registers_of
 
 if TYPE_CHECKING:
-    from kanon.joinlog import Reading
+    from kanon.joinlog import LogReading
 
 Floats = NDArray[np.float64]
 
@@ -167,7 +167,7 @@ def _ranks(p: int, n: int) -> tuple[Floats, Floats, Floats]:
 
 
 def users_of(
-    source: Path, group: str, value: str, user: str, reading: "Reading | None" = None
+    source: Path, group: str, value: str, user: str, reading: "LogReading | None" = None
 ) -> tuple[list[bytes], list[bytes]]:
     """The users of the values that match a pattern, and all users; both in the order of their bytes.
 

@@ -14,7 +14,7 @@ from kanon.risk.hashing import Hashes, HashKey
 from kanon.risk.khll import DEFAULT_SIZE, Sketch, empty, from_pairs, merge
 
 if TYPE_CHECKING:
-    from kanon.joinlog import Reading
+    from kanon.joinlog import LogReading
     from kanon.risk.reading import Batch, Coded
 
 Codes = NDArray[np.int64]
@@ -66,7 +66,7 @@ def sketches(
     *,
     key: HashKey,
     size: int = DEFAULT_SIZE,
-    reading: "Reading | None" = None,
+    reading: "LogReading | None" = None,
 ) -> list[Sketched]:
     """A sketch for each combination of columns, in one pass over the log.
 

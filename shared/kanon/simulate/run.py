@@ -22,7 +22,7 @@ import numpy as np
 
 from kanon.gate.types import Type
 from kanon.joinlog import LogError
-from kanon.joinlog.numbered import Batch, Texts, together
+from kanon.joinlog.numbered import JoinBatch, Texts, together
 from kanon.simulate.outcome import TypeOutcome, added
 from kanon.simulate.part import LogPart, PartKeys, outcomes
 from kanon.simulate.presence import Ints
@@ -43,7 +43,7 @@ class Simulation:
     outcomes: tuple[TypeOutcome, ...]
 
 
-def simulate(batches: Iterable[Batch], types: Sequence[Type], keys: PartKeys, period: int) -> Simulation:
+def simulate(batches: Iterable[JoinBatch], types: Sequence[Type], keys: PartKeys, period: int) -> Simulation:
     """Run :func:`gather`, then :func:`decide`."""
     with gather(batches, period) as log:
         return decide(log, types, keys)
@@ -65,7 +65,7 @@ class Log:
 
 
 @contextmanager
-def gather(batches: Iterable[Batch], period: int) -> Iterator[Log]:
+def gather(batches: Iterable[JoinBatch], period: int) -> Iterator[Log]:
     """Read a log, in any order, into memory or into temporary files.
 
     Raises:

@@ -90,7 +90,7 @@ class Service:
     def __init__(self, stack: Stack, logs: io.StringIO) -> None:
         self.stack, self.logs = stack, logs
 
-    def send(self, method: str, target: str, body: bytes, headers: dict[str, str]) -> gateway.Response:
+    def send(self, method: str, target: str, body: bytes, headers: dict[str, str]) -> gateway.GatewayResponse:
         before = sum(self.stack.meter.written.values())
         answer = self.stack.answer(gateway.Request(method, target, list(headers.items()), body))
         assert self.stack.failures == []

@@ -15,16 +15,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kanon.joinlog import Columns, Join, LogError, Reading, read_joins
+from kanon.joinlog import Columns, Join, LogError, LogReading, read_joins
 from kanon.joinlog import batches as batches_module
 from kanon.joinlog.batches import read_tables
-from kanon.joinlog.numbered import Batch, Texts, read_batches
-from kanon.joinlog.rows import Fault, Layout, Where, judged, row_of
+from kanon.joinlog.numbered import JoinBatch, Texts, read_batches
+from kanon.joinlog.rows import Fault, LogLayout, Where, judged, row_of
 from kanon.joinlog.wanted import Column, Wanted
 from tests.unit.test_joinlog import FORMS, PARQUET, as_parquet
 
 
-def joins_of(batches: Iterable[Batch]) -> list[Join]:
+def joins_of(batches: Iterable[JoinBatch]) -> list[Join]:
     return [
         Join(*row)
         for batch in batches
@@ -36,13 +36,13 @@ def rows_of(column: Texts) -> list[str]:
     return [column.texts[number].decode() for number in column.numbers.tolist()]
 
 
-def outcome(read: Callable[[Reading], Iterable[Any]], *, skip: bool) -> tuple[object, Reading]:
+def outcome(read: Callable[[LogReading], Iterable[Any]], *, skip: bool) -> tuple[object, LogReading]:
     """What a reader yields, in any order, or its error; and what it counted."""
-    reading = Reading(skip=skip)
+    reading = LogReading(skip=skip)
     try:
         return sorted(map(repr, read(reading))), reading
     except LogError as error:
-        return str(error), Reading()
+        return str(error), LogReading()
 
 
 def alike(path: Path) -> None:
@@ -203,7 +203,7 @@ def test_columns_of_every_kind_are_read_as_the_definition_says(  # type: ignore[
     path.write_bytes(end.join(line.encode("latin-1" if "\xff" in line else "utf-8") for line in ["u,o,n,t,c", *lines]))
     wanted = Wanted(COLUMNS, scale, **more)
 
-    def columns(reading: Reading) -> Iterable[Any]:
+    def columns(reading: LogReading) -> Iterable[Any]:
         for table in read_tables(path, wanted, reading):
             yield from zip(*(column.to_pylist() for column in table.columns), strict=True)
 
@@ -213,9 +213,9 @@ def test_columns_of_every_kind_are_read_as_the_definition_says(  # type: ignore[
             assert outcome(columns, skip=skip) == outcome(partial(_defined, path, wanted), skip=skip)
 
 
-def _defined(path: Path, wanted: Wanted, reading: Reading) -> Iterable[Any]:
+def _defined(path: Path, wanted: Wanted, reading: LogReading) -> Iterable[Any]:
     """The rows by the definition alone."""
-    layout, where = Layout(("u", "o", "n", "t", "c"), ","), Where.of(path)
+    layout, where = LogLayout(("u", "o", "n", "t", "c"), ","), Where.of(path)
     for line in path.read_bytes().split(b"\n")[1:]:
         where.line += 1
         line = line.removesuffix(b"\r")

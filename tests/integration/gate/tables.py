@@ -26,7 +26,7 @@ from kanon.gate.storage.control import Control
 from kanon.gate.storage.members import Members, Update
 from kanon.gate.storage.statuses import Statuses
 from kanon.gate.storage.step_log import Joins, StepLog, unpack_joins
-from kanon.local.engines import Engine
+from kanon.local.engines import Emulator
 from kanon.local.partiql import read
 from kanon.local.source import ROOT
 from kanon.local.template import Template
@@ -153,7 +153,7 @@ class Running:
     ``reader``: the client with which tests look at whole tables, in pages of the usual size.
     """
 
-    engine: Engine
+    engine: Emulator
     session: boto3.Session
     reader: Any
 

@@ -7,12 +7,12 @@ from contextlib import closing
 import pytest
 
 from kanon.local import server as module
-from kanon.local.gateway import Request, Response
+from kanon.local.gateway import GatewayResponse, Request
 from kanon.local.server import Server
 
 
-def _answer(_: Request) -> Response:
-    return Response(200)
+def _answer(_: Request) -> GatewayResponse:
+    return GatewayResponse(200)
 
 
 def test_a_server_closes_even_if_its_loop_turns_early(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,9 +56,9 @@ def test_only_requests_to_its_own_names_and_not_of_other_sites_are_answered(
 ) -> None:
     seen: list[Request] = []
 
-    def answer(request: Request) -> Response:
+    def answer(request: Request) -> GatewayResponse:
         seen.append(request)
-        return Response(200)
+        return GatewayResponse(200)
 
     server = Server(answer)
     with closing(http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=10)) as connection:

@@ -15,13 +15,13 @@ from botocore.credentials import Credentials
 
 from infra import smoke
 from kanon.local import Stack
-from kanon.local.gateway import Request, Response, message
+from kanon.local.gateway import GatewayResponse, Request, message
 from kanon.local.server import Server
 
 KEY = Credentials("caller", "the caller's secret")
 START = 1_700_000_000.0
 REFUSED = message(403, "Forbidden")
-Gateway = Callable[[Request], Response]
+Gateway = Callable[[Request], GatewayResponse]
 
 
 def is_signed(request: Request) -> bool:
@@ -46,7 +46,7 @@ def is_signed(request: Request) -> bool:
 def guarded(answer: Gateway, *, joins_open: bool) -> Gateway:
     """A gateway in front that asks for signatures where the template does."""
 
-    def gateway(request: Request) -> Response:
+    def gateway(request: Request) -> GatewayResponse:
         joins, batches = request.target.endswith("join"), request.target.endswith(("batchJoin", "batchQuery"))
         wanted = request.method == "POST" and (batches or (joins and not joins_open))
         return answer(request) if not wanted or is_signed(request) else REFUSED
@@ -100,7 +100,7 @@ def test_batches_without_authorisation_fail_the_check(stack: Stack) -> None:
     ]
 
 
-def forget_header(response: Response, name: str) -> Response:
+def forget_header(response: GatewayResponse, name: str) -> GatewayResponse:
     return dataclasses.replace(response, headers=[(k, v) for k, v in response.headers if k.lower() != name])
 
 
@@ -115,7 +115,7 @@ def forget_header(response: Response, name: str) -> Response:
         ),
         (lambda q, r: message(404, "Not Found") if "%3A" in q.target else r, {"join with %3A"}),
         (
-            lambda q, r: Response(200, r.headers, r.body.replace(b'"kAnonymous":false', b'"kAnonymous":true')),
+            lambda q, r: GatewayResponse(200, r.headers, r.body.replace(b'"kAnonymous":false', b'"kAnonymous":true')),
             {"one set", "errors"},
         ),
         (
@@ -126,11 +126,11 @@ def forget_header(response: Response, name: str) -> Response:
     ids=["cache headers", "page policy", "colon path", "escaped colon", "wrong answer", "other version"],
 )
 def test_each_planted_problem_fails_its_check(
-    stack: Stack, spoil: Callable[[Request, Response], Response], failing: set[str]
+    stack: Stack, spoil: Callable[[Request, GatewayResponse], GatewayResponse], failing: set[str]
 ) -> None:
     sound = guarded(stack.answer, joins_open=True)
 
-    def spoiled(request: Request) -> Response:
+    def spoiled(request: Request) -> GatewayResponse:
         answer = sound(request)
         return answer if answer.status == 403 else spoil(request, answer)
 

@@ -16,8 +16,8 @@ from kanon.release.bounding import (
     Cells,
     Centred,
     Condition,
+    CountedRows,
     Distinct,
-    Rows,
     Squares,
     Sum,
     UserMeans,
@@ -35,7 +35,7 @@ from tests.unit.release.naive import bin_of
 SECRET = "5e" * 32
 COLUMNS = ["time", "set", "country", "client", "amount", "price", "page"]
 MEASURES = (
-    Rows(2),
+    CountedRows(2),
     Sum("amount", -500, 1000),
     Sum("price", 0, 700),
     UserMeans("amount", -300, 300),

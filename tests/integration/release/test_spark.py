@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kanon.joinlog.rows import Fault, Layout, judged, row_of
+from kanon.joinlog.rows import Fault, LogLayout, judged, row_of
 from kanon.release import Ledger, Spec, release
 from kanon.release.accounting import Period
 from kanon.release.bounding import Bounding, Condition
@@ -90,7 +90,7 @@ def digest(engine: Any, log: Path, bounding: Bounding) -> str:
 
 
 SMALL = Bounding("client", ("set",), (), skip_bad_rows=True)
-LAYOUT = Layout(("set", "client", "note"), ",")
+LAYOUT = LogLayout(("set", "client", "note"), ",")
 MALFORMED = [
     b'b,2,"x', b'"b,2,x', b'b"b,2,x', b'b,2,x"', b'"b"b,2,x', b'",",2', b'"', b'""",1,x', b"b,2,x,more", b"b,2", b"b",
     b",4,x", b"d,,x", b" ,4,x", b"g\xff,7,x", b"b,2,x\rb,3,y", b"b,\x002,x", b"\xff", b"b," + b"2" * (1 << 20),

@@ -9,7 +9,7 @@ import pytest
 from kanon.noise.laws import two_sided
 from kanon.release.aggregate_noise import AutomaticBounds, NoisyTotal, Quantile, half_width
 from kanon.release.aggregates import Interval, Totals, aggregate
-from kanon.release.bounding import Centred, Distinct, Rows, Squares, Sum, UserMeans
+from kanon.release.bounding import Centred, CountedRows, Distinct, Squares, Sum, UserMeans
 from kanon.release.deltas import shift_delta
 from kanon.release.selection import counted_selection
 from tests.proofs.release.enumeration import delta, distribution, joint, neighbours, selected
@@ -19,9 +19,9 @@ POINTS = (-2, 0, 1, 4, 5)  # both ends included
 
 
 def exact(measure, data):
-    """The exact total of a measure, for users with one value each (of ``Rows``: with so many rows)."""
+    """The exact total of a measure, for users with one value each (of ``CountedRows``: with so many rows)."""
     match measure:
-        case Rows(most):
+        case CountedRows(most):
             return sum(min(rows, most) for rows in data)
         case Sum(_, low, high):
             return sum(max(low, min(high, x)) for x in data)
@@ -78,7 +78,7 @@ def test_the_sensitivity_of_each_total_is_the_most_that_a_user_with_several_valu
 
     def added(measure, own):
         match measure:
-            case Rows(most):
+            case CountedRows(most):
                 return min(len(own), most)
             case Distinct(_, most):
                 return min(len(set(own)), most)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from kanon.client import (
-    Answer,
     Answers,
     Client,
     Headers,
+    HttpAnswer,
     Join,
     PartlyRefusedError,
     RefusedError,
@@ -33,12 +33,12 @@ class Service:
         self.answer, self.status, self.headers = answer, status, headers or {}
         self.sent: list[tuple[str, str, Any, Headers]] = []
 
-    def __call__(self, method: str, path: str, body: bytes, headers: Headers) -> Answer:
+    def __call__(self, method: str, path: str, body: bytes, headers: Headers) -> HttpAnswer:
         asked = json.loads(body) if body else None
         self.sent.append((method, path, asked, headers))
         told = self.answer(asked)
         content = told if isinstance(told, bytes) else json.dumps(told).encode()
-        return Answer(self.status, list(self.headers.items()), content)
+        return HttpAnswer(self.status, list(self.headers.items()), content)
 
 
 def test_a_set_id_is_the_hash_of_its_name() -> None:

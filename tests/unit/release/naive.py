@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from fractions import Fraction
 from hashlib import sha256
 
-from kanon.release.bounding import Bins, Cells, Centred, Distinct, Rows, Sum, UserMeans, encoded
+from kanon.release.bounding import Bins, Cells, Centred, CountedRows, Distinct, Sum, UserMeans, encoded
 
 
 def keyed(secret, domain, *texts):
@@ -106,7 +106,7 @@ def clamp(x, m):
 
 def measured(m, pairs, b, secret):
     """One measure over the kept pairs of one group."""
-    if isinstance(m, Rows):
+    if isinstance(m, CountedRows):
         return sum(min(len(rows), m.most) for rows in pairs.values())
     if isinstance(m, Distinct):
         found = set()

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kanon.joinlog import Reading
+from kanon.joinlog import LogReading
 from kanon.risk import reading
 from kanon.risk.errors import RiskError
 from kanon.risk.reading import batches
@@ -105,7 +105,7 @@ def test_a_value_may_be_missing_but_a_user_and_a_time_may_not(tmp_path: Path) ->
         written(text, f"time,set,client\n4,s,1\n{row}\n")
         with pytest.raises(RiskError, match=f"line 3, column {column}: it is empty"):
             read(text, "day", "client")
-        reading = Reading(skip=True)
+        reading = LogReading(skip=True)
         assert sum(len(batch["set"].codes) for batch in batches(text, ["set", "day"], "client", reading)) == 1
         assert reading.left_out.total() == 1
 

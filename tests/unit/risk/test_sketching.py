@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanon.joinlog import Reading
+from kanon.joinlog import LogReading
 from kanon.noise.words import length_prefixed
 from kanon.risk import reading
 from kanon.risk.errors import RiskError
@@ -41,7 +41,7 @@ def test_sketches_of_columns_and_combinations_equal_sketches_of_their_hashes(row
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "ROWS_IN_BATCH", batch)
         patch.setattr("kanon.joinlog.batches.BLOCK_BYTES", 64)
-        log, leave_out = written(Path(folder), rows), Reading(skip=True)
+        log, leave_out = written(Path(folder), rows), LogReading(skip=True)
         made = sketches(log, list(asked), "client", key=KEY, size=size, reading=leave_out)
     for one, places in zip(made, asked.values(), strict=True):
         picked = [tuple(row[place] for place in places) for row in rows]

@@ -23,7 +23,7 @@ from kanon.gate.mechanism.tape import Noise, Tapes
 from kanon.gate.names import client_token, set_key
 from kanon.gate.types import Type
 from kanon.joinlog import Join, LogError
-from kanon.joinlog.numbered import Batch, Texts
+from kanon.joinlog.numbered import JoinBatch, Texts
 from kanon.local.replay import ExactCounts
 from kanon.noise.laws import two_sided
 from kanon.simulate import part, run
@@ -52,10 +52,10 @@ def numbered(texts: Sequence[str]) -> Texts:
     return Texts(np.arange(len(texts)), [text.encode() for text in texts])
 
 
-def batches(joins: Iterable[Join], size: int = 1000) -> list[Batch]:
+def batches(joins: Iterable[Join], size: int = 1000) -> list[JoinBatch]:
     joins = list(joins)
     return [
-        Batch(
+        JoinBatch(
             np.array([j.time for j in part], np.float64),
             numbered([j.set for j in part]),
             numbered([j.client for j in part]),

@@ -6,7 +6,7 @@ Rows of slots lie beside those of sets: the key is the number of the slot in one
 from collections.abc import Iterable
 
 from kanon.dynamo.batches import Item
-from kanon.dynamo.tables import Table
+from kanon.dynamo.tables import KeyedTable
 
 
 def key_of_slot(slot: int) -> bytes:
@@ -19,7 +19,7 @@ def crossings_of(item: Item) -> tuple[int, ...]:
     return tuple(int(step["N"]) for step in item.get("crossings", {"L": []})["L"])
 
 
-class SetsAndSlots(Table):
+class SetsAndSlots(KeyedTable):
     """A table with a row for each set, and one for each slot."""
 
     key_name = "set_key"

@@ -13,9 +13,9 @@ import pyarrow as pa
 from kanon.joinlog import LogError
 from kanon.joinlog.batches import read_tables
 from kanon.joinlog.columns import schema
-from kanon.joinlog.rows import Reading
+from kanon.joinlog.rows import LogReading
 from kanon.release.bounding import Bounding
-from kanon.release.engines.sql import DUCKDB, NO_ROWS, UNREADABLE, Texts, operator_report
+from kanon.release.engines.sql import DUCKDB, NO_ROWS, UNREADABLE, SqlTexts, operator_report
 from kanon.release.errors import InputError, SpecificationError
 from kanon.release.publishing import PrivateTable, Sorting
 
@@ -64,7 +64,7 @@ class DuckDB:
     @contextmanager
     def _prepared(
         self, sources: Sequence[Path | str], bounding: Bounding, secret: str
-    ) -> Iterator[tuple[Texts, duckdb.DuckDBPyConnection, Reading]]:
+    ) -> Iterator[tuple[SqlTexts, duckdb.DuckDBPyConnection, LogReading]]:
         """The SQL texts of a bounding, and the connection that knows their source and list."""
         with tempfile.TemporaryDirectory(prefix="kanon-") as directory:  # mode 0700
             try:
@@ -84,12 +84,12 @@ class DuckDB:
                 if bounding.listed is not None:
                     connection.register("listed", pa.table({"grp": pa.array(bounding.listed, pa.string())}))
                 reading = _load(connection, sources, bounding)
-                yield Texts(bounding, DUCKDB, _SOURCE, secret), connection, reading
+                yield SqlTexts(bounding, DUCKDB, _SOURCE, secret), connection, reading
 
 
-def _load(connection: duckdb.DuckDBPyConnection, sources: Sequence[Path | str], bounding: Bounding) -> Reading:
+def _load(connection: duckdb.DuckDBPyConnection, sources: Sequence[Path | str], bounding: Bounding) -> LogReading:
     """Read and check all files into a table with the bounding's columns."""
-    reading = Reading(skip=bounding.skip_bad_rows)
+    reading = LogReading(skip=bounding.skip_bad_rows)
     names = list(bounding.columns)
     connection.register("rows", schema(bounding.wanted).empty_table().rename_columns(names))
     _run(connection, f"create temp table {_SOURCE} as select * from rows")

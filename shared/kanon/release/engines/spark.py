@@ -35,8 +35,8 @@ from kanon.joinlog.rows import (
     FATAL,
     Fault,
     Form,
-    Layout,
-    Reading,
+    LogLayout,
+    LogReading,
     Where,
     form_of,
     layout_of,
@@ -46,7 +46,7 @@ from kanon.joinlog.rows import (
 )
 from kanon.joinlog.wanted import Wanted
 from kanon.release.bounding import Bounding
-from kanon.release.engines.sql import NO_ROWS, SPARK, UNREADABLE, Texts, operator_report
+from kanon.release.engines.sql import NO_ROWS, SPARK, UNREADABLE, SqlTexts, operator_report
 from kanon.release.errors import InputError
 from kanon.release.publishing import PrivateTable, Row
 
@@ -90,7 +90,7 @@ class Spark:
         Raises:
             InputError: a file or a row of it cannot be read. No message holds a value.
         """
-        texts = Texts(bounding, SPARK, _SOURCE, secret)
+        texts = SqlTexts(bounding, SPARK, _SOURCE, secret)
         with self._registered(sources, bounding), tempfile.TemporaryDirectory(prefix="kanon-") as folder:
             fetched = Path(folder) / "bounded.jsonl"  # the folder has mode 0700
             self._fetch(texts.table(), fetched)
@@ -105,13 +105,13 @@ class Spark:
     def operator_report(self, sources: Sequence[Path | str], bounding: Bounding, secret: str) -> dict[str, Any]:
         """Exact numbers for the operator alone."""
         with self._registered(sources, bounding) as reading:
-            (counts,) = self._run(Texts(bounding, SPARK, _SOURCE, secret).operator_counts())
+            (counts,) = self._run(SqlTexts(bounding, SPARK, _SOURCE, secret).operator_counts())
         return operator_report(counts, reading)
 
     @contextmanager
-    def _registered(self, sources: Sequence[Path | str], bounding: Bounding) -> Iterator[Reading]:
+    def _registered(self, sources: Sequence[Path | str], bounding: Bounding) -> Iterator[LogReading]:
         """Register the checked rows and the public groups under the names in the SQL."""
-        reading = Reading(skip=bounding.skip_bad_rows)
+        reading = LogReading(skip=bounding.skip_bad_rows)
         frames: list[DataFrame] = []
         try:
             for source in map(str, sources):
@@ -182,7 +182,7 @@ class Spark:
         types = {pa.string(): "string", pa.int64(): "bigint"}
         return frame.mapInArrow(check, ", ".join(f"`{field.name}` {types[field.type]}" for field in fields))
 
-    def _tell(self, place: str, unit: str, frame: DataFrame, reading: Reading) -> None:
+    def _tell(self, place: str, unit: str, frame: DataFrame, reading: LogReading) -> None:
         """Count the rows and the invalid rows.
 
         Raises:
@@ -226,7 +226,7 @@ class Spark:
             raise InputError(lacking if "ModuleNotFoundError" in str(error) else UNREADABLE) from None
 
 
-def _layouts(place: str, heads: Mapping[str, bytes], wanted: Wanted) -> tuple[dict[str, Form], dict[str, Layout]]:
+def _layouts(place: str, heads: Mapping[str, bytes], wanted: Wanted) -> tuple[dict[str, Form], dict[str, LogLayout]]:
     """The form of each file, and the layouts of those with lines, from their first lines."""
     forms: dict[str, Form] = {}
     layouts = {}
@@ -239,7 +239,7 @@ def _layouts(place: str, heads: Mapping[str, bytes], wanted: Wanted) -> tuple[di
     return forms, layouts
 
 
-def _check_lines(layouts: Mapping[str, Layout], wanted: Wanted) -> Check:
+def _check_lines(layouts: Mapping[str, LogLayout], wanted: Wanted) -> Check:
     """Check lines on a worker. The header of CSV is line 0 of block 0."""
 
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kanon.joinlog.rows import Reading
+from kanon.joinlog.rows import LogReading
 from kanon.release.bounding import (
     LARGEST_VALUE,
     LEFT_OUT,
@@ -17,9 +17,9 @@ from kanon.release.bounding import (
     Cells,
     Centred,
     Clamped,
+    CountedRows,
     Distinct,
     Measure,
-    Rows,
     Squares,
     Sum,
     UserMeans,
@@ -89,7 +89,7 @@ DIALECTS = {dialect.name: dialect for dialect in (DUCKDB, SPARK, ATHENA)}
 
 
 @dataclass(frozen=True)
-class Texts:
+class SqlTexts:
     """The SQL of one bounding.
 
     Attributes:
@@ -291,7 +291,7 @@ select {", ".join(columns)} from pair_counts{joined}"""
         """A measure that is a sum over kept pairs."""
         whole = self.dialect.whole
         match measure:
-            case Rows(most):
+            case CountedRows(most):
                 return f"least(n, {most})"
             case Sum(column, _, _):
                 return self._clamped(f"s{self.bounding.numbers.index(column)}", measure)
@@ -326,8 +326,8 @@ def _bin_case(sums: str) -> str:
 NO_ROWS = "no row of the input is used: check --where and --days, and that there are rows that can be read"
 
 
-def operator_report(counts: Sequence[int], reading: Reading) -> dict[str, Any]:
-    """Exact numbers for the operator alone; ``counts`` are ``Texts.operator_counts``."""
+def operator_report(counts: Sequence[int], reading: LogReading) -> dict[str, Any]:
+    """Exact numbers for the operator alone; ``counts`` are ``SqlTexts.operator_counts``."""
     left_out = [
         {"column": fault.column, "reason": fault.reason, "rows": rows}
         for fault, rows in sorted(reading.left_out.items())
@@ -338,5 +338,5 @@ def operator_report(counts: Sequence[int], reading: Reading) -> dict[str, Any]:
 
 def plan(bounding: Bounding, dialect: Dialect) -> Sequence[str]:
     """The SQL texts for an engine that the operator runs."""
-    texts = Texts(bounding, dialect, "source_table", "SAMPLING_SECRET")
+    texts = SqlTexts(bounding, dialect, "source_table", "SAMPLING_SECRET")
     return [texts.table(), *texts.bins().values()]
