@@ -64,9 +64,9 @@ def _show(told: "Explanation", *, joins: bool, as_json: bool) -> None:
     if as_json:
         show_json({"kAnonymous": told.status, "note": note, "findings": list(map(asdict, told.findings))})
         return
-    from kanon.operate.explain import Reply
+    from kanon.operate.explain import Effect
 
-    styles = {Reply.FALSE: "bold red", Reply.WAIT: "yellow"}
+    styles = {Effect.FALSE: "bold red", Effect.WAIT: "yellow"}
     table = new_table("question", "reply", "seen", "what to do")
     for finding in told.findings:
         table.add_row(finding.question, finding.reply, finding.seen, finding.advice, style=styles.get(finding.reply))

@@ -31,7 +31,7 @@ PERMISSIONS = (
 """The permissions of the command. No role of a function has all of them."""
 
 
-class Reply(StrEnum):
+class Effect(StrEnum):
     """The reply to a question: ``FALSE`` alone is enough for the set to read false."""
 
     FINE = "fine"
@@ -40,11 +40,11 @@ class Reply(StrEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class Explained:
     """A question on the way from a join to an answer, the reply, and what to do."""
 
     question: str
-    reply: Reply
+    reply: Effect
     seen: str
     advice: str = ""
 
@@ -54,7 +54,7 @@ class Explanation:
     """The status of the set now, and the reasons; None if query refuses to answer."""
 
     status: bool | None
-    findings: tuple[Finding, ...]
+    findings: tuple[Explained, ...]
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def explain(stack: RunningStack, type_name: str, set_id: bytes, now: float, *, j
     )
 
 
-def _type(stack: RunningStack, name: str) -> Finding:
+def _type(stack: RunningStack, name: str) -> Explained:
     question = "Is the type configured?"
     lacking = [
         part
@@ -199,97 +199,99 @@ def _type(stack: RunningStack, name: str) -> Finding:
         if name not in settings.read_types()
     ]
     if f"{RETIRED}{name}" in stack.control.recorded("evaluate"):
-        return Finding(question, Reply.FALSE, "it is retired", "use another type: a retired name cannot be used again")
+        return Explained(
+            question, Effect.FALSE, "it is retired", "use another type: a retired name cannot be used again"
+        )
     if len(lacking) == 3:
-        return Finding(question, Reply.FALSE, "no", "check the name, or add the type to Types and deploy")
+        return Explained(question, Effect.FALSE, "no", "check the name, or add the type to Types and deploy")
     if lacking:
-        return Finding(question, Reply.FALSE, f"not in {', '.join(lacking)}", "deploy again: it was interrupted")
-    return Finding(question, Reply.FINE, "yes")
+        return Explained(question, Effect.FALSE, f"not in {', '.join(lacking)}", "deploy again: it was interrupted")
+    return Explained(question, Effect.FINE, "yes")
 
 
-def _joined(case: _Case) -> Finding:
+def _joined(case: _Case) -> Explained:
     question = "Did a client join the set within the window?"
     if case.counted or case.waiting:
-        return Finding(question, Reply.FINE, "yes")
+        return Explained(question, Effect.FINE, "yes")
     seen = f"no join of the last {case.window} steps is in the tables"
     advice = (
         "compare the set id of the joins with this one: the same bytes, the same type; and check the answers to joins"
     )
-    return Finding(question, Reply.FALSE, seen, advice)
+    return Explained(question, Effect.FALSE, seen, advice)
 
 
-def _closed(case: _Case) -> Finding:
+def _closed(case: _Case) -> Explained:
     question = "Has the step of its joins ended?"
     if case.waiting and not case.counted and case.waiting[0] == case.open_step:
         end = end_of(case.open_step, case.period)
         advice = f"wait: it ends at {moment(end)} and closes {case.stack.schedule.grace} s later"
-        return Finding(question, Reply.WAIT, "not yet: all joins are in the current step", advice)
-    return Finding(question, Reply.FINE, "yes" if case.counted or case.waiting else "no step to wait for")
+        return Explained(question, Effect.WAIT, "not yet: all joins are in the current step", advice)
+    return Explained(question, Effect.FINE, "yes" if case.counted or case.waiting else "no step to wait for")
 
 
-def _evaluated(case: _Case) -> Finding:
+def _evaluated(case: _Case) -> Explained:
     question, schedule = "Is the set's slot evaluated?", case.stack.schedule
     if case.mark is None:
         advice = "wait for the schedule; if it stays so, run kanon doctor"
-        return Finding(question, Reply.WAIT, "never: the stack is new", advice)
+        return Explained(question, Effect.WAIT, "never: the stack is new", advice)
     if case.behind(schedule.due(case.now)):
         steps = case.behind(schedule.last_closed(case.now))
         seen = f"only through step {case.mark}, {steps} steps behind: its answers are old"
-        return Finding(question, Reply.WAIT, seen, "run kanon doctor: it names the cause")
-    return Finding(question, Reply.FINE, f"through step {case.mark}, on time")
+        return Explained(question, Effect.WAIT, seen, "run kanon doctor: it names the cause")
+    return Explained(question, Effect.FINE, f"through step {case.mark}, on time")
 
 
-def _visible(case: _Case) -> Finding:
+def _visible(case: _Case) -> Explained:
     question, closed = "Are the results visible?", [step for step in case.waiting if step < case.open_step]
     newest = case.mark if case.mark is not None and not closed else None
     tick = f"the next tick is at {moment(case.answer.next_update)}"
     if case.visible is None:
-        return Finding(question, Reply.WAIT, "none yet", f"wait: {tick}")
+        return Explained(question, Effect.WAIT, "none yet", f"wait: {tick}")
     if case.stale:
         seen = f"only through step {case.visible}, too old: query answers 503 until a later step is visible"
-        return Finding(question, Reply.WAIT, seen, "run kanon doctor: it names the cause")
+        return Explained(question, Effect.WAIT, seen, "run kanon doctor: it names the cause")
     if newest is None or case.visible < newest:
         seen = f"through step {case.visible}; later joins show at a later tick"
-        return Finding(question, Reply.WAIT, seen, f"wait: {tick}")
-    return Finding(question, Reply.FINE, f"through step {case.visible}; {tick}")
+        return Explained(question, Effect.WAIT, seen, f"wait: {tick}")
+    return Explained(question, Effect.FINE, f"through step {case.visible}; {tick}")
 
 
-def _suppressed(case: _Case) -> Finding:
+def _suppressed(case: _Case) -> Explained:
     question = "Is the set not suppressed?"
     if case.stack.statuses.is_suppressed(case.key):
-        return Finding(question, Reply.FALSE, "it is suppressed", "kanon operate unsuppress TYPE/SET ends it")
-    return Finding(question, Reply.FINE, "it is not suppressed")
+        return Explained(question, Effect.FALSE, "it is suppressed", "kanon operate unsuppress TYPE/SET ends it")
+    return Explained(question, Effect.FINE, "it is not suppressed")
 
 
-def _crossed(case: _Case) -> Finding:
+def _crossed(case: _Case) -> Explained:
     if case.type_.parameters.restart is not None:
         return _crossed_before(case)
     question, now = "Has it crossed the noisy threshold in this instance?", case.instance
     if any(case.searches.is_true(x, now.first) for x in case.crossings):
         until = case.begins(now.last + 1)
-        return Finding(question, Reply.FINE, f"yes: it is true until {until}, when the instance ends")
+        return Explained(question, Effect.FINE, f"yes: it is true until {until}, when the instance ends")
     before = any(case.searches.is_true(x, now.first - 1) for x in case.crossings)
     ago = " It was true in the instance before." if before else ""
     seen = f"not visibly since {case.begins(now.first)}, when the instance began with new noise.{ago}"
-    return Finding(question, Reply.FALSE, seen, _more_clients(case))
+    return Explained(question, Effect.FALSE, seen, _more_clients(case))
 
 
-def _crossed_before(case: _Case) -> Finding:
+def _crossed_before(case: _Case) -> Explained:
     """The same for a type with restart after the crossing."""
     question = "Has it crossed the noisy threshold, and does its status last?"
     if case.visible is None:
-        return Finding(question, Reply.FALSE, "no step is visible yet", _more_clients(case))
+        return Explained(question, Effect.FALSE, "no step is visible yet", _more_clients(case))
     newest = case.crossings[-1] if case.crossings else None
     if newest is not None and case.searches.is_true(newest, case.visible):
         until = case.begins(case.searches.last_true(newest) + 1)
-        return Finding(question, Reply.FINE, f"yes: it is true until {until}, and then searches again")
+        return Explained(question, Effect.FINE, f"yes: it is true until {until}, and then searches again")
     search = case.searches.at(case.visible, newest)
     ago = "" if newest is None else f" It was true until {case.begins(case.searches.last_true(newest) + 1)}."
     if search.first > case.visible:
         seen = f"no: it is between two searches, the next one begins at {case.begins(search.first)}.{ago}"
-        return Finding(question, Reply.FALSE, seen, "wait")
+        return Explained(question, Effect.FALSE, seen, "wait")
     seen = f"not visibly since {case.begins(search.first)}, when its search began with new noise.{ago}"
-    return Finding(question, Reply.FALSE, seen, _more_clients(case))
+    return Explained(question, Effect.FALSE, seen, _more_clients(case))
 
 
 def _more_clients(case: _Case) -> str:
@@ -300,6 +302,6 @@ def _more_clients(case: _Case) -> str:
     )
 
 
-OF_JOINS: tuple[Callable[[_Case], Finding], ...] = (_joined, _closed)
-CHECKS: tuple[Callable[[_Case], Finding], ...] = (_evaluated, _visible, _suppressed, _crossed)
+OF_JOINS: tuple[Callable[[_Case], Explained], ...] = (_joined, _closed)
+CHECKS: tuple[Callable[[_Case], Explained], ...] = (_evaluated, _visible, _suppressed, _crossed)
 """The questions, in the order from joins to answers."""

@@ -44,7 +44,7 @@ LOOK = 30
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReplayPlan:
     """The inputs of a replay.
 
     Attributes:
@@ -124,7 +124,7 @@ def wait_until_restored(stack: RunningStack, source: str, sleep: Callable[[float
         raise ChangeRefusedError(f"table {source} is {status}: restore Members into another table")
 
 
-def plan(stack: RunningStack, step: int, source: str | None, now: float) -> Plan:
+def plan(stack: RunningStack, step: int, source: str | None, now: float) -> ReplayPlan:
     """Plan a replay from ``step``, or refuse it.
 
     Args:
@@ -152,7 +152,7 @@ def plan(stack: RunningStack, step: int, source: str | None, now: float) -> Plan
         slot = layout.slot_of(set_key)
         targets[slot] = max(targets[slot], *steps)
     last = max(*targets.values(), *done.values())
-    found = Plan(source or stack.evaluate.members_table, step, layout, marks, complete, targets, crossings, last)
+    found = ReplayPlan(source or stack.evaluate.members_table, step, layout, marks, complete, targets, crossings, last)
     _refuse_steps(stack, found, now)
     evaluated_by = range(layouts.at(step).slots)  # another layout may begin after the step
     stamps = Members(stack.client("dynamodb"), found.source).stamps(evaluated_by)
@@ -166,7 +166,7 @@ def plan(stack: RunningStack, step: int, source: str | None, now: float) -> Plan
     return found
 
 
-def replay(stack: RunningStack, found: Plan, clock: Callable[[], float]) -> None:
+def replay(stack: RunningStack, found: ReplayPlan, clock: Callable[[], float]) -> None:
     """Run the result of :func:`plan`, compare the crossings with Statuses, and give the states to the stack.
 
     ``clock`` gives Unix seconds.
@@ -214,7 +214,7 @@ def _refuse_configuration(stack: RunningStack) -> None:
         raise ConfigurationError(f"{', '.join(changed)} differ from what this deployment started with: restore them")
 
 
-def _refuse_steps(stack: RunningStack, found: Plan, now: float) -> None:
+def _refuse_steps(stack: RunningStack, found: ReplayPlan, now: float) -> None:
     """Refuse if the log does not reach back to the step, or an operator changed something after it."""
     schedule, types, last = stack.schedule, stack.evaluate.read_types(), found.last
     oldest = schedule.oldest_allowed(now) - 1
@@ -248,7 +248,7 @@ def _refuse_steps(stack: RunningStack, found: Plan, now: float) -> None:
         )
 
 
-def _evaluate(stack: RunningStack, found: Plan, holder: str, renew: Callable[[], None]) -> None:
+def _evaluate(stack: RunningStack, found: ReplayPlan, holder: str, renew: Callable[[], None]) -> None:
     """Evaluate the steps of each slot up to its target, in the source table."""
     settings = stack.evaluate
     evaluation = Evaluation(
@@ -268,7 +268,7 @@ def _evaluate(stack: RunningStack, found: Plan, holder: str, renew: Callable[[],
         evaluation.run(slot, holder, repeat(float(closed)).__next__, repeat(float("inf")).__next__)
 
 
-def _compare(stack: RunningStack, found: Plan) -> None:
+def _compare(stack: RunningStack, found: ReplayPlan) -> None:
     """Refuse unless every crossing in Statuses was decided again, and no other one of a completed step."""
     left = {key: steps for key, steps in found.crossings.items() if steps}
     same = True
@@ -288,13 +288,13 @@ def _compare(stack: RunningStack, found: Plan) -> None:
         )
 
 
-def _is_unwritten(found: Plan, set_key: bytes, decided: tuple[int, ...], released: tuple[int, ...]) -> bool:
+def _is_unwritten(found: ReplayPlan, set_key: bytes, decided: tuple[int, ...], released: tuple[int, ...]) -> bool:
     """Whether the newest crossing was not written because a worker died inside its step."""
     slot = found.layout.slot_of(set_key)
     return bool(decided) and decided[-1] > found.complete[slot] and released[-1:] != decided[-1:]
 
 
-def _adopt(stack: RunningStack, found: Plan) -> None:
+def _adopt(stack: RunningStack, found: ReplayPlan) -> None:
     """Give the states to the stack, write what a dead worker left unwritten, and record the tables and stamps."""
     if found.source != stack.evaluate.members_table:
         _copy(stack, found)
@@ -310,7 +310,7 @@ def _adopt(stack: RunningStack, found: Plan) -> None:
     stack.control.record("evaluate", as_recorded(newest, seen.ids))
 
 
-def _copy(stack: RunningStack, found: Plan) -> None:
+def _copy(stack: RunningStack, found: ReplayPlan) -> None:
     """Replace the stack's Members by the source. They have no stamps meanwhile: a part of a copy stops evaluation."""
     own = stack.members
     own.remove([key_of_slot(slot) for slot in found.targets])
@@ -321,5 +321,5 @@ def _copy(stack: RunningStack, found: Plan) -> None:
     own.remove(item["set_key"]["B"] for item in own.items() if item["set_key"]["B"] not in kept)
 
 
-def _source(stack: RunningStack, found: Plan) -> Members:
+def _source(stack: RunningStack, found: ReplayPlan) -> Members:
     return Members(stack.client("dynamodb"), found.source)

@@ -17,7 +17,7 @@ from kanon.client import Client, Join, encoded
 from kanon.gate.names import client_token, set_key
 from kanon.keys import Secret
 from kanon.local import Stack
-from kanon.operate.explain import PERMISSIONS, Explanation, Reply, explain
+from kanon.operate.explain import PERMISSIONS, Effect, Explanation, explain
 from kanon.operate.stacks import described_stack
 from tests.integration.gate.doctor_view import run_on, seen
 from tests.monitor.monitor import Monitor
@@ -64,8 +64,8 @@ def explained(stack: Stack, set_id: bytes = SET, type_name: str = "few") -> Expl
     return explain(seen(stack), type_name, set_id, stack.clock.now(), joins=True)
 
 
-def replies(stack: Stack, set_id: bytes = SET) -> dict[str, Reply]:
-    return {f.question: f.reply for f in explained(stack, set_id).findings if f.reply is not Reply.FINE}
+def replies(stack: Stack, set_id: bytes = SET) -> dict[str, Effect]:
+    return {f.question: f.reply for f in explained(stack, set_id).findings if f.reply is not Effect.FINE}
 
 
 def queried(stack: Stack, set_id: bytes = SET) -> bool:
@@ -78,19 +78,19 @@ def said(found: Explanation) -> str:
 
 def test_a_wrong_type_and_a_wrong_set_are_distinguished(stack: Stack) -> None:
     (finding,) = explained(stack, type_name="fewer").findings
-    assert finding.reply is Reply.FALSE
+    assert finding.reply is Effect.FALSE
     assert "add the type to Types" in finding.advice
     join(stack, 20, OTHER)
-    assert replies(stack) == {JOINED: Reply.FALSE, CROSSED: Reply.FALSE}
+    assert replies(stack) == {JOINED: Effect.FALSE, CROSSED: Effect.FALSE}
 
 
 def test_a_set_is_followed_from_the_join_to_the_true_answer_and_to_its_restart(stack: Stack) -> None:
     join(stack, 20)
-    assert replies(stack) == {CLOSED: Reply.WAIT, CROSSED: Reply.FALSE}
+    assert replies(stack) == {CLOSED: Effect.WAIT, CROSSED: Effect.FALSE}
     stack.advance_to(START + 2 * 3600 + 60)  # the step ended, and its grace runs
-    assert replies(stack) == {VISIBLE: Reply.WAIT, CROSSED: Reply.FALSE}
+    assert replies(stack) == {VISIBLE: Effect.WAIT, CROSSED: Effect.FALSE}
     stack.advance_to(START + 2 * 3600 + 600)  # evaluated; the set has crossed, and nobody may know it yet
-    assert replies(stack) == {VISIBLE: Reply.WAIT, CROSSED: Reply.FALSE}
+    assert replies(stack) == {VISIBLE: Effect.WAIT, CROSSED: Effect.FALSE}
     stack.advance_to(START + 2 * 3600 + 1800)
     assert replies(stack) == {}
     assert explained(stack).status
@@ -98,7 +98,7 @@ def test_a_set_is_followed_from_the_join_to_the_true_answer_and_to_its_restart(s
     while queried(stack):
         stack.advance(3600)
     found = explained(stack)
-    assert replies(stack)[CROSSED] is Reply.FALSE
+    assert replies(stack)[CROSSED] is Effect.FALSE
     assert "It was true in the instance before." in said(found)
 
 
@@ -175,21 +175,21 @@ def test_a_suppressed_set_is_recognised(stack: Stack) -> None:
     pepper = Secret.derived("set-pepper", stack.storage.secrets["SetPepper"])
     seen(stack).statuses.suppress(set_key(pepper, "few", SET))
     stack.advance(3600)
-    assert replies(stack) == {SUPPRESSED: Reply.FALSE}
+    assert replies(stack) == {SUPPRESSED: Effect.FALSE}
     assert explained(stack).status is queried(stack) is False
 
 
 def test_a_slot_that_is_behind_is_named(stack: Stack) -> None:
     join(stack, 20)
     stack.clock.set(START + 4 * 3600)  # nobody evaluates
-    assert replies(stack) == {EVALUATED: Reply.WAIT, VISIBLE: Reply.WAIT, CROSSED: Reply.FALSE}
+    assert replies(stack) == {EVALUATED: Effect.WAIT, VISIBLE: Effect.WAIT, CROSSED: Effect.FALSE}
 
 
 def test_before_the_first_evaluation_everything_waits() -> None:
     with Stack({"Types": json.dumps(TYPES)}, start=START, seed=3) as stack:
         join(stack, 20)
         assert replies(stack) == {
-            CLOSED: Reply.WAIT, EVALUATED: Reply.WAIT, VISIBLE: Reply.WAIT, CROSSED: Reply.FALSE,
+            CLOSED: Effect.WAIT, EVALUATED: Effect.WAIT, VISIBLE: Effect.WAIT, CROSSED: Effect.FALSE,
         }  # fmt: skip
 
 
