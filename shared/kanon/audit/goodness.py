@@ -21,7 +21,7 @@ GRID = 4000
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FitResult:
     """The result of a test.
 
     Attributes:
@@ -37,14 +37,14 @@ class Outcome:
     cells: int | None = None
 
 
-def marginal(observed: Ints, law: Floats) -> Outcome:
+def marginal(observed: Ints, law: Floats) -> FitResult:
     """Test outcomes ``observed`` (n,) of ``0..len(law)-1`` against their law."""
     groups = merged(law * observed.size, LEAST_EXPECTED)
     expected = np.asarray(np.bincount(groups, law), np.float64) * observed.size
     return pearson(np.bincount(groups[observed], minlength=expected.size), expected, _impossible(observed, law))
 
 
-def joint(first: Ints, second: Ints, first_law: Floats, second_law: Floats) -> Outcome:
+def joint(first: Ints, second: Ints, first_law: Floats, second_law: Floats) -> FitResult:
     """Test pairs of outcomes, both (n,), against the product of their laws: they must be independent."""
     n = first.size
     # Rows and columns of probability sqrt(5/n) each, so that every product expects 5 of n.
@@ -58,7 +58,7 @@ def joint(first: Ints, second: Ints, first_law: Floats, second_law: Floats) -> O
     return pearson(cells, expected.ravel(), impossible)
 
 
-def dependent(first: Ints, second: Ints, law: Floats) -> Outcome:
+def dependent(first: Ints, second: Ints, law: Floats) -> FitResult:
     """Test pairs of outcomes, both (n,), against their joint law, (outcomes, outcomes), in at most sixteen cells.
 
     Few cells show a weak dependence that the many cells of :func:`marginal` hide.
@@ -72,12 +72,12 @@ def dependent(first: Ints, second: Ints, law: Floats) -> Outcome:
     return pearson(observed[kept], expected[kept], bool((law[first, second] == 0).any()))
 
 
-def crossings(observed: Ints, law: Floats) -> Outcome:
+def crossings(observed: Ints, law: Floats) -> FitResult:
     """Test how many outcomes, (n,), are not the last one (never)."""
     return binomial(int((observed < law.size - 1).sum()), observed.size, 1 - float(law[-1]))
 
 
-def coincidences(first: Ints, second: Ints, first_law: Floats, second_law: Floats) -> Outcome:
+def coincidences(first: Ints, second: Ints, first_law: Floats, second_law: Floats) -> FitResult:
     """Test how often two independent outcomes, both (n,), are equal; the last one (never) does not count.
 
     Reused noise makes equal outcomes frequent; the merged cells of :func:`joint` can hide that.
@@ -86,10 +86,10 @@ def coincidences(first: Ints, second: Ints, first_law: Floats, second_law: Float
     return binomial(equal, first.size, float((first_law * second_law)[:-1].sum()))
 
 
-def binomial(number: int, trials: int, probability: float) -> Outcome:
+def binomial(number: int, trials: int, probability: float) -> FitResult:
     """Twice the smaller tail of the binomial distribution."""
     at_most, at_least = binomial_tails(trials, probability)
-    return Outcome(trials, number, min(1.0, 2 * float(min(at_most[number], at_least[number]))))
+    return FitResult(trials, number, min(1.0, 2 * float(min(at_most[number], at_least[number]))))
 
 
 def binomial_tails(trials: int, probability: float) -> tuple[Floats, Floats]:
@@ -115,13 +115,13 @@ def merged(expected: Floats, least: float) -> Ints:
     return groups
 
 
-def pearson(observed: Ints, expected: Floats, impossible: bool = False) -> Outcome:
+def pearson(observed: Ints, expected: Floats, impossible: bool = False) -> FitResult:
     """Pearson's test of the counts of cells; the statistic is infinite if an outcome of probability zero was seen."""
     statistic = math.inf if impossible else float(((observed - expected) ** 2 / expected).sum())
     p_value = tail(statistic, expected.size - 1)
     if 0 < p_value < SUSPICIOUS or (p_value == 0 and statistic < math.inf):
         p_value = pearson_tail(statistic, expected)
-    return Outcome(int(observed.sum()), statistic, p_value, int(expected.size))
+    return FitResult(int(observed.sum()), statistic, p_value, int(expected.size))
 
 
 def pearson_tail(statistic: float, expected: Floats) -> float:

@@ -28,7 +28,7 @@ import kanon.gate.mechanism
 import kanon.gate.mechanism.above_threshold
 import kanon.gate.mechanism.vectorised
 from kanon.audit import goodness
-from kanon.audit.goodness import Outcome
+from kanon.audit.goodness import FitResult
 from kanon.audit.scenarios import (
     Probe,
     Scenario,
@@ -211,7 +211,7 @@ class Fit:
     name: str
     subject: str
     path: Path
-    outcome: Outcome
+    outcome: FitResult
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Report:
+class AuditReport:
     """The result of an audit; ``alpha_each`` is the level of each of its statistical tests."""
 
     checks: tuple[Check, ...]
@@ -262,7 +262,7 @@ class Report:
         return {"verdict": verdict, "alpha": self.alpha, "alpha_each": self.alpha_each, "checks": checks}
 
 
-def judge(fits: Sequence[Fit], others: Iterable[Check] = (), alpha: float = ALPHA) -> Report:
+def judge(fits: Sequence[Fit], others: Iterable[Check] = (), alpha: float = ALPHA) -> AuditReport:
     """The verdict. Each of n tests has the level ``alpha / n`` (Bonferroni), so together they err at most at alpha."""
     each = alpha / max(1, len(fits))
     checks = [
@@ -271,7 +271,7 @@ def judge(fits: Sequence[Fit], others: Iterable[Check] = (), alpha: float = ALPH
         )
         for fit in fits
     ]
-    return Report((*checks, *others), alpha, each)
+    return AuditReport((*checks, *others), alpha, each)
 
 
 # -------------------------------------------------------------------- crossing steps: statistical tests
@@ -301,7 +301,7 @@ def fits(name: str, path: Path, parameters: Parameters, scenario: Scenario, step
 
 def _fits_of_instances(
     parameters: Parameters, scenario: Scenario, instances: Ints
-) -> tuple[Floats, dict[str, Outcome]]:
+) -> tuple[Floats, dict[str, FitResult]]:
     """The law of the crossing step in the first instance, and the tests of both instances, (sets, 2)."""
     window = scenario.window
     laws = [first_crossing(parameters, counts) for counts in (scenario.counts[:window], scenario.counts[window:])]
@@ -315,7 +315,7 @@ def _fits_of_instances(
     }
 
 
-def _fits_of_searches(parameters: Parameters, scenario: Scenario, steps: Ints) -> tuple[Floats, dict[str, Outcome]]:
+def _fits_of_searches(parameters: Parameters, scenario: Scenario, steps: Ints) -> tuple[Floats, dict[str, FitResult]]:
     """The law of the first crossing, and the tests of the first two, (sets, 2)."""
     hold, counts = parameters.restart.hold, scenario.counts  # type: ignore[union-attr]
     never, before = len(counts), before_end(parameters)

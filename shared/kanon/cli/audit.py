@@ -12,7 +12,7 @@ from kanon.cli.screen import new_table, screen, show_json, working
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kanon.audit.mechanism import Check, Fit, Report
+    from kanon.audit.mechanism import AuditReport, Check, Fit
     from kanon.gate.mechanism.parameters import Parameters
 
 
@@ -60,7 +60,7 @@ def _service(types: "Mapping[str, Parameters]", trials: int, seed: int) -> "tupl
         return audit_service(types, trials, seed)
 
 
-def _show(report: "Report", seed: int) -> None:
+def _show(report: "AuditReport", seed: int) -> None:
     table = new_table("what", "of", "decided by", "trials", "cells", "statistic", "p", "verdict")
     for check in report.checks:
         figures = ["", "", ""]

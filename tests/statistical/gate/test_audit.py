@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import kanon.gate.evaluation
 import kanon.gate.querying
-from kanon.audit.goodness import Outcome
+from kanon.audit.goodness import FitResult
 from kanon.audit.mechanism import AFTER_CROSSINGS, AUDITED, Fit, judge
 from kanon.audit.service import audit_service
 from kanon.cli.main import app
@@ -120,7 +120,7 @@ def test_a_rejection_ends_with_exit_code_1(monkeypatch):
 
 
 def test_the_false_alarm_rate_of_all_checks_together_is_as_stated():
-    fits = [Fit("a", "b", "plain", Outcome(100, 10.0, p, 5)) for p in (2e-7, 3e-7, 0.5, 1.0)]
+    fits = [Fit("a", "b", "plain", FitResult(100, 10.0, p, 5)) for p in (2e-7, 3e-7, 0.5, 1.0)]
     report = judge(fits)
     assert report.alpha_each * len(fits) <= report.alpha
     assert [check.passed for check in report.checks] == [False, True, True, True]
