@@ -57,7 +57,7 @@ class Contribution(NamedTuple):
     filtering_id: int = 0
 
 
-class Payload(NamedTuple):
+class Cleartext(NamedTuple):
     """The content of a report: its operation and its pairs, padding included."""
 
     operation: str
@@ -140,7 +140,7 @@ class Slots(NamedTuple):
     """(n, s)."""
 
 
-def decode(cleartext: bytes) -> Payload:
+def decode(cleartext: bytes) -> Cleartext:
     """Read a cleartext: buckets of 1 to 16 bytes, values of 1 to 4, ids of 1 to 8 or none, maps in any order.
 
     An operation other than ``histogram`` is read and left to the caller.
@@ -155,7 +155,7 @@ def decode(cleartext: bytes) -> Payload:
     else:
         operation, (buckets, values, ids) = read_one(cleartext)
     numbers = [int.from_bytes(bucket, "big") for bucket in np.ascontiguousarray(buckets[0]).view("V16").tolist()]
-    return Payload(
+    return Cleartext(
         operation, tuple(map(Contribution._make, zip(numbers, values[0].tolist(), ids[0].tolist(), strict=True)))
     )
 

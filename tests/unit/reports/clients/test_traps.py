@@ -18,7 +18,7 @@ from kanon.reports.clients.attribution import Attribution, KeyPiece, Source, Tri
 from kanon.reports.clients.encrypt import ClientReport
 from kanon.reports.clients.events import DatumSpec, EventSpec
 from kanon.reports.clients.windows import Windows
-from kanon.reports.payload import Contribution, Payload, PublicKey, decode, open_sealed
+from kanon.reports.payload import Cleartext, Contribution, PublicKey, decode, open_sealed
 from tests.unit.reports import made
 
 SPEC = EventSpec((DatumSpec((100, 200), (1, 2)),) * 2, 3)
@@ -134,7 +134,7 @@ def a_null_report_adds_nothing(folder):
     null = ClientReport((), 0, ORIGIN, "kanon")
     encrypted = encrypt.encrypt(null, [PublicKey(made.KEY_ID, made.KEY.public_key())])
     payload = decode(open_sealed(encrypted.payload, made.KEY, encrypted.shared_info))
-    assert payload == Payload("histogram", (Contribution(0, 0),) * 20)
+    assert payload == Cleartext("histogram", (Contribution(0, 0),) * 20)
 
 
 def plant_padding_with_values(patch):
