@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from kanon.gate.types import Type
-    from kanon.simulate.figures import Judged
     from kanon.simulate.part import PartKeys
     from kanon.simulate.run import Log, Simulation
+    from kanon.simulate.table import Judged
 
 MOST_TYPES = 24
 TYPES_A_TABLE = 4
@@ -75,10 +75,10 @@ def simulate(
     from kanon.cost.billing import CostError, read_measured, read_prices
     from kanon.joinlog import LogError
     from kanon.joinlog.numbered import read_batches
-    from kanon.simulate.figures import Pricing, judge
-    from kanon.simulate.figures import as_json as document
     from kanon.simulate.part import PartKeys
     from kanon.simulate.run import gather
+    from kanon.simulate.table import Pricing, judge
+    from kanon.simulate.table import as_json as document
 
     outputs = OutputFiles(context, force=force)
     outputs.check(html, "--html")
@@ -170,7 +170,7 @@ def _numbers(text: str, option: str) -> list[int]:
 
 
 def _show(result: "Simulation", types: "Sequence[Judged]") -> None:
-    from kanon.simulate.figures import NOT_PRIVATE, title
+    from kanon.simulate.table import NOT_PRIVATE, title
 
     console = screen()
     console.print(title(result), soft_wrap=True)
@@ -183,7 +183,7 @@ def _show(result: "Simulation", types: "Sequence[Judged]") -> None:
 
 
 def _table(types: "Sequence[Judged]") -> "Table":
-    from kanon.simulate.figures import SECTIONS
+    from kanon.simulate.table import SECTIONS
 
     labels = [one.label for one in types]
     table = new_table("", *labels, numbers=labels)

@@ -20,9 +20,9 @@ from kanon.local import gateway
 from kanon.local.build import Wake, build_functions, build_storage, wakes
 from kanon.local.clock import Clock, Trigger
 from kanon.local.engines import Emulator, Ministack
+from kanon.local.expiry import ObjectTimes
 from kanon.local.functions import Environment, Function, FunctionError, release_process
 from kanon.local.meter import Meter
-from kanon.local.objects import ObjectTimes
 from kanon.local.queues import Queues, queue_mappings
 from kanon.local.server import Server
 from kanon.local.source import ROOT

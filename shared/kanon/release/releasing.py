@@ -17,7 +17,7 @@ from kanon.release.spec import Spec
 from kanon.release.tape import derived
 
 if TYPE_CHECKING:
-    from kanon.release.publishing import PrivateTable
+    from kanon.release.noising import PrivateTable
 
 Place = Path | str
 """A file by its path, or for Spark by its URI."""
@@ -109,7 +109,7 @@ def release(
         NoBoundsError: automatic bounds found no bin; the cost is spent.
         LedgerError: the ledger is broken.
     """
-    from kanon.release.publishing import keyed_digest, publish  # pyarrow, which `kanon ledger` can do without
+    from kanon.release.noising import keyed_digest, publish  # pyarrow, which `kanon ledger` can do without
 
     mechanism = Mechanism(spec)
     dataset = ledger.dataset(dataset)

@@ -27,7 +27,7 @@ from kanon.risk.errors import RiskError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kanon.risk.reading import Coded
+    from kanon.risk.scan import Coded
 
 EPSILONS = (0.1, 1.0, 3.0)
 CAVEAT = "Void against k - 1 fake members, void for repeated releases, not a guarantee of kanon."
@@ -176,7 +176,7 @@ def rates(source: Path, value: str, user: str, window_days: int | None, reading:
     import duckdb
     import pyarrow as pa
 
-    from kanon.risk.reading import batches
+    from kanon.risk.scan import batches
 
     columns = {"grp": value, "usr": user, **({"day": "day"} if window_days else {})}
     with (

@@ -181,7 +181,7 @@ def users_of(
     Raises:
         RiskError: the file or a row of it cannot be read, no value matches, or all users are members.
     """
-    from kanon.risk.reading import batches
+    from kanon.risk.scan import batches
 
     members: set[bytes] = set()
     everybody: set[bytes] = set()

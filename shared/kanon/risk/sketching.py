@@ -15,7 +15,7 @@ from kanon.risk.khll import DEFAULT_SIZE, Sketch, empty, from_pairs, merge
 
 if TYPE_CHECKING:
     from kanon.joinlog import LogReading
-    from kanon.risk.reading import Batch, Coded
+    from kanon.risk.scan import Batch, Coded
 
 Codes = NDArray[np.int64]
 
@@ -75,7 +75,7 @@ def sketches(
     Raises:
         RiskError: the file or a row of it cannot be read, or it has no rows.
     """
-    from kanon.risk.reading import batches  # needs pyarrow; sketch files do not
+    from kanon.risk.scan import batches  # needs pyarrow; sketch files do not
 
     read = batches(source, {name for columns in values for name in columns}, user, reading)
     made = of_batches(read, values, user, key=key, size=size)

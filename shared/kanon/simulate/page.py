@@ -13,9 +13,9 @@ import numpy as np
 from kanon import page as template
 from kanon.page import drawing
 from kanon.pictures import BLUE, GREEN, ORANGE, PINK, SKY, TEXT, YELLOW, panels, saved
-from kanon.simulate.figures import NOT_PRIVATE, SECTIONS, Judged, title
 from kanon.simulate.rejoining import bounds_of
 from kanon.simulate.run import Simulation
+from kanon.simulate.table import NOT_PRIVATE, SECTIONS, Judged, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

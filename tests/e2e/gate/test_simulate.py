@@ -16,9 +16,9 @@ from kanon.gate.types import Type, read_types
 from kanon.joinlog.numbered import Texts
 from kanon.keys import fetch_noise_keys, fetch_secret
 from kanon.local.stack import Stack
-from kanon.simulate.figures import Pricing, cost_of
 from kanon.simulate.part import LogPart, Names, PartKeys, noisy_crossings, outcomes
 from kanon.simulate.presence import runs_of
+from kanon.simulate.table import Pricing, cost_of
 from tests.e2e.gate.test_equality import SIXTY_DAYS, TWELVE_DAYS, Recorded, real_joins
 from tests.paths import REAL_LOG
 

@@ -27,7 +27,7 @@ from kanon.release.bounding import (
 )
 from kanon.release.engines.duckdb import DuckDB
 from kanon.release.errors import InputError, SpecificationError
-from kanon.release.publishing import keyed_digest
+from kanon.release.noising import keyed_digest
 from tests.unit.release import naive
 from tests.unit.release.made import groups_of
 from tests.unit.release.naive import bin_of

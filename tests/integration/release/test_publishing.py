@@ -19,7 +19,7 @@ from kanon.release.deltas import shift_delta
 from kanon.release.engines.duckdb import DuckDB
 from kanon.release.errors import NoBoundsError, SpecificationError
 from kanon.release.mechanism import Mechanism
-from kanon.release.publishing import PrivateTable, keyed_digest, publish
+from kanon.release.noising import PrivateTable, keyed_digest, publish
 from kanon.release.selection import below_or_at, widest
 from kanon.release.tape import Tape
 from tests.paths import REAL_LOG

@@ -23,8 +23,8 @@ from kanon.release.accounting import Period
 from kanon.release.bounding import Bounding, Condition
 from kanon.release.engines.duckdb import DuckDB
 from kanon.release.errors import InputError
+from kanon.release.noising import keyed_digest
 from kanon.release.output import csv_bytes, json_bytes, parquet_bytes
-from kanon.release.publishing import keyed_digest
 from tests.integration.release.exports import EXPORTS, Export
 from tests.integration.release.test_bounding import COLUMNS, MEASURES, SECRET, rows, write
 from tests.integration.release.test_messy_exports import check

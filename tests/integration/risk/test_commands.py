@@ -12,7 +12,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from kanon.cli.main import app
-from kanon.risk import reading
+from kanon.risk import scan
 
 
 def run(*arguments: object) -> Result:
@@ -176,7 +176,7 @@ def test_a_threshold_without_noise_is_judged_from_the_rates_of_a_log(log: Path) 
 
 
 def test_a_user_whose_rows_lie_in_several_batches_counts_once(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "ROWS_IN_BATCH", 1)
+    monkeypatch.setattr(scan, "ROWS_IN_BATCH", 1)
     monkeypatch.setattr("kanon.joinlog.batches.BLOCK_BYTES", 64)
     lines = log.read_text().splitlines()
     log.write_text("\n".join([lines[0], *sorted(lines[1:], key=lambda line: line.split(",")[2])]) + "\n")
@@ -229,8 +229,8 @@ def test_bad_input_prints_one_line_that_says_what_to_change(
 def test_a_missing_library_names_the_extra_that_brings_it(
     missing: str, arguments: list[str], log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kanon.risk.reading", importlib.import_module("kanon.risk.reading"))  # put back afterwards
-    monkeypatch.delitem(sys.modules, "kanon.risk.reading")
+    monkeypatch.setattr("kanon.risk.scan", importlib.import_module("kanon.risk.scan"))  # put back afterwards
+    monkeypatch.delitem(sys.modules, "kanon.risk.scan")
     for name in [name for name in sys.modules if name.split(".")[0] == missing]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, missing, None)
@@ -245,7 +245,7 @@ def test_sketch_files_and_numbers_need_no_extra(log: Path, monkeypatch: pytest.M
     path = sketched(log, "a.khll")
     for missing in ("pyarrow", "duckdb"):
         monkeypatch.setitem(sys.modules, missing, None)
-    monkeypatch.delitem(sys.modules, "kanon.risk.reading")
+    monkeypatch.delitem(sys.modules, "kanon.risk.scan")
     assert run("join", path, path).exit_code == 0
     assert run("merge", path, path, "--out", path, "--force").exit_code == 0
     assert run("no-noise", "--clients", 10, "--expected", 1, "--k", 3).exit_code == 0

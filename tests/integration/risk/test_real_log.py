@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from kanon.cli.main import app
 from kanon.risk.hashing import HashKey
 from kanon.risk.khll import merge, to_bytes
-from kanon.risk.reading import batches
+from kanon.risk.scan import batches
 from kanon.risk.sketch_leak import leak, users_of
 from kanon.risk.sketching import of_batches, sketch
 from kanon.risk.uniqueness import curve

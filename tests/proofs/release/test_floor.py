@@ -6,7 +6,7 @@ import pytest
 
 from kanon.release.engines.duckdb import DuckDB
 from kanon.release.mechanism import Mechanism
-from kanon.release.publishing import PrivateTable, publish
+from kanon.release.noising import PrivateTable, publish
 from kanon.release.tape import Tape
 from tests.paths import REAL_LOG
 from tests.unit.release.made import groups_of, spec

@@ -14,7 +14,7 @@ from kanon.noise.laws import two_sided
 from kanon.release import Ledger, release
 from kanon.release.aggregate_noise import NoisyTotal, Quantile
 from kanon.release.deltas import of_all, shift_delta
-from kanon.release.publishing import clamped_sum
+from kanon.release.noising import clamped_sum
 from kanon.release.selection import CountedSelection, counted_selection, optimal_selection
 from kanon.release.tape import Tape
 from tests.proofs.release.enumeration import delta, distribution, joint, selected

@@ -11,7 +11,7 @@ from kanon.release.bounding import Bounding
 from kanon.release.deltas import of_all
 from kanon.release.gaussian import gaussian, gaussian_choice, ideal_delta, noise_delta
 from kanon.release.mechanism import Mechanism
-from kanon.release.publishing import PrivateTable, _possible, publish
+from kanon.release.noising import PrivateTable, _possible, publish
 from kanon.release.selection import GaussianSelection, PublicCount, counted_selection, optimal_selection, widest
 from tests.proofs.release.enumeration import delta, distribution, joint, selected, words
 from tests.unit.release.made import spec

@@ -20,7 +20,7 @@ from kanon.cli.main import app
 from kanon.noise.laws import Law, two_sided
 from kanon.release import Spec
 from kanon.release.mechanism import Mechanism
-from kanon.release.publishing import PrivateTable, publish
+from kanon.release.noising import PrivateTable, publish
 from kanon.release.tape import Tape
 from tests.statistical.release.tester import Dataset, datasets, find_violation
 

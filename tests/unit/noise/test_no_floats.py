@@ -18,7 +18,7 @@ TABLES = ("noise/words", "noise/laws", "gate/mechanism/parameters")
 RELEASE = tuple(
     f"release/{name}"
     for name in (
-        *("aggregate_noise", "aggregates", "bounding", "deltas", "gaussian", "ledger", "mechanism", "publishing"),
+        *("aggregate_noise", "aggregates", "bounding", "deltas", "gaussian", "ledger", "mechanism", "noising"),
         *("selection", "tape"),
     )
 )

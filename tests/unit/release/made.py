@@ -4,7 +4,7 @@ from contextlib import contextmanager
 from fractions import Fraction
 
 from kanon.release import Spec
-from kanon.release.publishing import PrivateTable, _groups
+from kanon.release.noising import PrivateTable, _groups
 
 
 def spec(**more):

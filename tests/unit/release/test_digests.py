@@ -14,7 +14,7 @@ from kanon.release.aggregates import AutomaticSum, Quantiles, Totals
 from kanon.release.bounding import LEFT_OUT, Bins, Cells, Clamped, Condition, Measure
 from kanon.release.errors import InputError
 from kanon.release.mechanism import Mechanism
-from kanon.release.publishing import Group, PrivateTable, _in_pieces, keyed_digest, publish
+from kanon.release.noising import Group, PrivateTable, _in_pieces, keyed_digest, publish
 from kanon.release.tape import Tape
 from tests.unit.release.made import Given, spec
 

@@ -13,8 +13,8 @@ from kanon.release import Ledger, release
 from kanon.release.accounting import Period
 from kanon.release.errors import InputError, LedgerError, OverBudgetError, SpecificationError
 from kanon.release.ledger import Purchase
+from kanon.release.noising import PrivateTable, keyed_digest
 from kanon.release.output import csv_bytes
-from kanon.release.publishing import PrivateTable, keyed_digest
 from kanon.release.tape import Tape
 from tests.unit.release.made import LOG, Given, spec
 

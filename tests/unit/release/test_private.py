@@ -19,9 +19,9 @@ def opened(source: str) -> set[str]:
 
 def test_only_publishing_opens_a_private_table() -> None:
     sources = [*RELEASE.rglob("*.py"), *(RELEASE.parent / "cli").glob("*.py")]
-    assert [path.name for path in sources if opened(path.read_text())] == ["publishing.py"]
+    assert [path.name for path in sources if opened(path.read_text())] == ["noising.py"]
 
 
 def test_the_test_finds_a_module_that_opens_a_private_table() -> None:
     assert opened("print(table._pieces())") == {"_pieces"}
-    assert opened("from kanon.release.publishing import _groups") == {"_groups"}
+    assert opened("from kanon.release.noising import _groups") == {"_groups"}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kanon.joinlog import LogReading
 from kanon.noise.words import length_prefixed
-from kanon.risk import reading
+from kanon.risk import scan
 from kanon.risk.errors import RiskError
 from kanon.risk.hashing import HashKey
 from kanon.risk.khll import merge, to_bytes
@@ -39,7 +39,7 @@ def test_sketches_of_columns_and_combinations_equal_sketches_of_their_hashes(row
     asked = {("a",): (0, 2), ("a", "b"): (0, 1, 2), ("b", "a"): (1, 0, 2), ("b", "client"): (1, 2, 2)}
     rows = [*rows, ("a", "b", "1")]
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "ROWS_IN_BATCH", batch)
+        patch.setattr(scan, "ROWS_IN_BATCH", batch)
         patch.setattr("kanon.joinlog.batches.BLOCK_BYTES", 64)
         log, leave_out = written(Path(folder), rows), LogReading(skip=True)
         made = sketches(log, list(asked), "client", key=KEY, size=size, reading=leave_out)

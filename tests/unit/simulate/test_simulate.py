@@ -28,12 +28,12 @@ from kanon.local.replay import ExactCounts
 from kanon.noise.laws import two_sided
 from kanon.simulate import part, run
 from kanon.simulate.crossings import Crossings
-from kanon.simulate.figures import Pricing, cost_of
 from kanon.simulate.outcome import TypeOutcome, most_counted
 from kanon.simulate.part import PartKeys
 from kanon.simulate.presence import MemberJoins, runs_of
 from kanon.simulate.rejoining import bounds_of, classes_of, costs_of, merged
 from kanon.simulate.run import decide, gather, simulate
+from kanon.simulate.table import Pricing, cost_of
 from tests.naive import Naive
 from tests.unit.examples import CROSSING, LONG_HOLD, ONE_SIDED, PUBLISHED, SMALL
 

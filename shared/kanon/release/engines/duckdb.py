@@ -17,7 +17,7 @@ from kanon.joinlog.rows import LogReading
 from kanon.release.bounding import Bounding
 from kanon.release.engines.sql import DUCKDB, NO_ROWS, UNREADABLE, SqlTexts, operator_report
 from kanon.release.errors import InputError, SpecificationError
-from kanon.release.publishing import PrivateTable, Sorting
+from kanon.release.noising import PrivateTable, Sorting
 
 T = TypeVar("T")
 

@@ -48,7 +48,7 @@ from kanon.joinlog.wanted import Wanted
 from kanon.release.bounding import Bounding
 from kanon.release.engines.sql import NO_ROWS, SPARK, UNREADABLE, SqlTexts, operator_report
 from kanon.release.errors import InputError
-from kanon.release.publishing import PrivateTable, Row
+from kanon.release.noising import PrivateTable, Row
 
 _SOURCE = "kanon_source"
 _PLACE = pa.schema(

@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from kanon.joinlog import LogReading
-from kanon.risk import reading
+from kanon.risk import scan
 from kanon.risk.errors import RiskError
-from kanon.risk.reading import batches
+from kanon.risk.scan import batches
 
 ROWS = [
     ("1328464132", "lib", "6468"),
@@ -131,7 +131,7 @@ def test_batches_cut_anywhere_give_the_same_rows(tmp_path: Path, monkeypatch: py
     path = written(tmp_path / "log.csv", "time,set,client\n" + "\n".join(lines) + "\n")
     whole = read(path, "set", "client")
     assert whole == [(f"value, {n % 11}", str(n % 13)) for n in range(1_000)]
-    monkeypatch.setattr(reading, "ROWS_IN_BATCH", 50)
+    monkeypatch.setattr(scan, "ROWS_IN_BATCH", 50)
     monkeypatch.setattr("kanon.joinlog.batches.BLOCK_BYTES", 256)
     assert len(list(batches(path, ["set"], "client"))) > 10
     assert read(path, "set", "client") == whole
