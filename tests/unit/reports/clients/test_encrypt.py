@@ -139,7 +139,7 @@ def test_a_collector_accepts_a_report_by_answering_200():
             pass
 
     with HTTPServer(("127.0.0.1", 0), Collector) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         post = collector(f"http://127.0.0.1:{server.server_port}")
         answers = [post("/v1/reports", b"{}"), post("/v1/reports", b"{}")]
