@@ -149,7 +149,7 @@ def _floors(epsilon: Fraction, outcomes: range, bits: int) -> list[int]:
         powers.append((a * q_low >> bits, -(-b * q_high >> bits)))
     total_low = sum(powers[abs(x)][0] for x in outcomes)
     total_high = sum(powers[abs(x)][1] for x in outcomes)
-    floors = [powers[abs(x)][0] * TOTAL // total_high for x in outcomes]
-    if floors != [powers[abs(x)][1] * TOTAL // total_low for x in outcomes]:
+    floors = [below * TOTAL // total_high for below, _ in powers]
+    if floors != [above * TOTAL // total_low for _, above in powers]:
         return _floors(epsilon, outcomes, bits * 2)
-    return floors
+    return [floors[abs(x)] for x in outcomes]
