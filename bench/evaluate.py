@@ -17,7 +17,7 @@ import numpy as np
 
 from bench import stack
 from bench.harness import Comparison, Form, Side, Turn
-from bench.stack import KEY, PERIOD, START, TYPES, Service, fledge, joining_of, service
+from bench.stack import KEY, PERIOD, START, TYPES, Service, fledge, joining_of, log_of, service
 from kanon.dynamo.batches import KEYS_A_CALL, chunks
 from kanon.dynamo.statements import STATEMENTS_A_CALL, insert
 from kanon.gate.evaluation import WRITERS
@@ -111,7 +111,7 @@ class BareStep:
 
     def turn(self, step: int) -> Turn:
         """Make the statements; their items have the size of those of the service and are new, so each one writes."""
-        log = joining_of(self.service.stack, self.service.dynamodb).log
+        log = log_of(self.service.stack, self.service.dynamodb)
         keys = [each.set_key for each in touched(log, step, 0, 1 << 16, window=1)]
         items = (stack.stored(self._chance.randbytes(32), fledge(), [7], [step], step) for _ in keys)
         statements = [insert(self._table, item) for item in items]

@@ -142,6 +142,12 @@ def workload(type_name: str, sets: int, seed: int) -> Iterator[Join]:
             yield Join(type_name, name, "client", f"client-{seed}-{number}".encode())
 
 
+def log_of(stack: Stack, client: Any) -> StepLog:
+    """The log of a stack, on a client of DynamoDB."""
+    settings = JoinSettings.from_environment(stack.functions["join"].environment)
+    return StepLog(client, stack.storage.tables["StepLog"], settings.layouts)
+
+
 def joining_of(stack: Stack, client: Any) -> Joining:
     """The use case of ``join`` with the settings and secrets of a stack, on a client of DynamoDB."""
     settings = JoinSettings.from_environment(stack.functions["join"].environment)
@@ -149,7 +155,7 @@ def joining_of(stack: Stack, client: Any) -> Joining:
         settings.read_types(),
         Secret.derived("set-pepper", stack.storage.secrets["SetPepper"]),
         Secret.derived("client-key", stack.storage.secrets["ClientKey"]),
-        StepLog(client, stack.storage.tables["StepLog"], settings.layouts),
+        log_of(stack, client),
         settings.period,
         settings.outage_allowance,
     )

@@ -21,7 +21,7 @@ from kanon.gate.fingerprints import missing_layout, refuse_rows
 from kanon.gate.mechanism.columns import NEVER, Ints, States, Tokens
 from kanon.gate.mechanism.steps import step_at
 from kanon.gate.mechanism.tape import LogGeneration, Tapes
-from kanon.gate.mechanism.vectorised import evaluate_columns, phases_of
+from kanon.gate.mechanism.vectorised import crossing_needed, evaluate_columns
 from kanon.gate.reading import Touched, read_sets
 from kanon.gate.schedule import Schedule
 from kanon.gate.stamps import agreed_step, put_stamps
@@ -390,12 +390,7 @@ class Evaluation:
         return Update(d.type_name, parameters.client_bits, d.after, d.before.evaluated, expires)
 
     def _crossing_needed(self, d: Decided) -> Ints:
-        """The last step that may need each set's newest crossing; NEVER without one."""
-        parameters, newest = self.types[d.type_name].parameters, d.after.crossings[:, 1]
-        left = np.full_like(newest, parameters.memory)
-        if parameters.restart is None:  # to the end of the instance
-            left = parameters.window - 1 - (newest - phases_of(d.after.keys, parameters)) % parameters.window
-        return np.where(newest == NEVER, NEVER, newest + left)
+        return crossing_needed(d.after.keys, d.after.crossings[:, 1], self.types[d.type_name].parameters)
 
     def _tapes_of(self, type_name: str, first: int) -> Tapes:
         """The tapes of a type's searches that begin at step ``first``."""

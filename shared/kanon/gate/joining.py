@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kanon.gate.mechanism.steps import end_of, step_at
 from kanon.gate.names import ClientKind, client_token, set_key
-from kanon.gate.storage.step_log import Row, StepLog
+from kanon.gate.storage.step_log import Row
 from kanon.gate.types import Type
 from kanon.keys import Secret
+
+if TYPE_CHECKING:  # it names columns of numpy, which `join` does not load
+    from kanon.gate.storage.protocols import JoinWriter
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,7 @@ class Joining:
     types: dict[str, Type]
     pepper: Secret
     client_key: Secret
-    log: StepLog
+    log: "JoinWriter"
     period: int
     outage_allowance: int
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from kanon.errors import StaleError
 from kanon.gate.mechanism.above_threshold import is_above
@@ -9,9 +10,12 @@ from kanon.gate.mechanism.searches import Searches
 from kanon.gate.names import set_key
 from kanon.gate.publishing import clock_step, next_tick
 from kanon.gate.slots import Layout, Layouts
-from kanon.gate.storage.statuses import Horizon, Statuses
+from kanon.gate.storage.statuses import Horizon
 from kanon.gate.types import Type
 from kanon.keys import Secret
+
+if TYPE_CHECKING:  # it names columns of numpy, which `query` does not load
+    from kanon.gate.storage.protocols import Statuses
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Querying:
 
     types: dict[str, Type]
     pepper: Secret
-    statuses: Statuses
+    statuses: "Statuses"
     period: int
     layouts: Layouts
     publish_delay: int

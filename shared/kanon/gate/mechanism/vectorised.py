@@ -184,6 +184,14 @@ def decide(sets: Sets, step: int, newest: Ints) -> tuple[Bools, Ints]:
     return crossed, wake_ups
 
 
+def crossing_needed(keys: Sequence[bytes], newest: Ints, parameters: Parameters) -> Ints:
+    """The last step that may need each set's ``newest`` crossing; NEVER without one, (n,)."""
+    left = np.full_like(newest, parameters.memory)
+    if parameters.restart is None:  # to the end of the instance
+        left = parameters.window - 1 - (newest - phases_of(keys, parameters)) % parameters.window
+    return np.where(newest == NEVER, NEVER, newest + left)
+
+
 def phases_of(keys: Sequence[bytes], parameters: Parameters) -> Ints:
     """:func:`steps.phase_of` for n set keys, (n,)."""
     if parameters.phase != "hash":

@@ -1,0 +1,118 @@
+"""The states of a part after a step: its joins are merged into it, and the sets that may change are decided.
+
+A set is decided at a step if a client joined it, or if it crosses there though nobody joins (its wake-up). Deciding
+other sets, or a set once more, would change nothing: noise is a function of set and step.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kanon.gate.mechanism.columns import NEVER, Bools, Ints, Tokens
+from kanon.gate.mechanism.parameters import Parameters
+from kanon.gate.mechanism.tape import SET_KEY_BYTES, Tapes
+from kanon.gate.mechanism.vectorised import crossing_needed, evaluate_columns
+from kanon.gate.parts import Part
+
+JOIN = np.dtype([("key", f"S{SET_KEY_BYTES}"), ("token", ">u4"), ("type", "u1")])
+"""A join of a step: the key of the set, the token of the client, the number of the type."""
+Joins = NDArray[np.void]
+"""Distinct joins of a step, sorted, (n,) of :data:`JOIN`."""
+
+
+class Deciding(NamedTuple):
+    """What decisions at a step need.
+
+    Attributes:
+        step: the step.
+        parameters: the parameters of each type by its number. Sets of other types are dropped: their type was retired.
+        tapes_of: the tapes of a type by its number and the first step of a search.
+        begun: the first step of the log generation; None for the first one.
+    """
+
+    step: int
+    parameters: Mapping[int, Parameters]
+    tapes_of: Callable[[int, int], Tapes]
+    begun: int | None = None
+
+
+class Crossed(NamedTuple):
+    """Sets that crossed at a step.
+
+    Attributes:
+        keys: their keys.
+        crossings: the last two crossings of each, (n, 2); the second one is the step.
+        needed: the last step that may need each crossing, (n,).
+    """
+
+    keys: list[bytes]
+    crossings: Ints
+    needed: Ints
+
+    def each(self) -> Iterator[tuple[bytes, tuple[int, ...], int]]:
+        """Set key, crossings and the last step that needs them."""
+        for key, crossings, needed in zip(self.keys, self.crossings.tolist(), self.needed.tolist(), strict=True):
+            yield key, tuple(at for at in crossings if at != NEVER), needed
+
+
+class Merged(NamedTuple):
+    """A part after a step, the sets that crossed at it, and the number of sets decided."""
+
+    part: Part
+    crossed: list[Crossed]
+    decided: int
+
+
+def merged(part: Part, joins: Joins, deciding: Deciding, *, all_due: bool = False) -> Merged:
+    """The part after the step. ``all_due`` decides every set: its noise has changed since its last decision."""
+    known = np.isin(joins["type"], list(deciding.parameters))
+    joins = joins if known.all() else joins[known]
+    firsts = np.flatnonzero(np.concatenate(([True], joins["key"][1:] != joins["key"][:-1]))) if len(joins) else _NONE
+    joined = joins["key"][firsts]
+    part = _without_others(part, deciding)
+    place = np.searchsorted(part.keys, joined)
+    there = np.zeros(len(joined), bool)
+    inside = place < len(part)
+    there[inside] = part.keys[place[inside]] == joined[inside]
+    part = part.with_sets(joined[~there], joins["type"][firsts][~there])
+    sizes = np.zeros(len(part), np.int64)
+    sizes[np.searchsorted(part.keys, joined)] = np.diff(np.append(firsts, len(joins)))
+    chosen = np.ones(len(part), bool) if all_due else part.due(deciding.step) | (sizes > 0)
+    crossed = []
+    for number, parameters in deciding.parameters.items():
+        rows = chosen & (part.types == number)
+        if rows.any():
+            own = joins["token"][np.repeat(rows, sizes)] if len(joins) else _NONE
+            tokens = Tokens(sizes[rows], own.astype(np.int64))
+            part, found = _decided(part, rows, tokens, number, parameters, deciding)
+            crossed.append(found)
+    needed = part.ends > deciding.step
+    return Merged(part.rows(needed), crossed, int(np.count_nonzero(chosen)))
+
+
+_NONE = np.zeros(0, np.int64)
+
+
+def _without_others(part: Part, deciding: Deciding) -> Part:
+    """The part without the sets of retired types, and without those that no step from this one on needs."""
+    return part.rows(np.isin(part.types, list(deciding.parameters)) & (part.ends >= deciding.step))
+
+
+def _decided(
+    part: Part, rows: Bools, joined: Tokens, number: int, parameters: Parameters, deciding: Deciding
+) -> tuple[Part, Crossed]:
+    """The part with the new states of some rows, all of one type, and those that crossed."""
+    before = part.rows(rows).states()
+    tapes_of = partial(deciding.tapes_of, number)
+    after = evaluate_columns(parameters, tapes_of, deciding.step, before, joined, deciding.begun)
+    needed = crossing_needed(after.keys, after.crossings[:, 1], parameters)
+    ends = np.maximum(after.wake_ups, needed)
+    occupied = after.members.sizes > 0
+    newest = after.lasts[after.members.starts[:-1][occupied]]
+    ends[occupied] = np.maximum(ends[occupied], newest + parameters.window - 1)
+    now = after.crossings[:, 1] == deciding.step
+    keys = [key for key, crossed in zip(after.keys, now.tolist(), strict=True) if crossed]
+    return part.with_states(rows, after, ends), Crossed(keys, after.crossings[now], needed[now])

@@ -1,0 +1,217 @@
+"""A part: the states of the sets of a range of keys, of all types, sorted by key, as columns; and its bytes.
+
+A part is immutable. A step of joins gives a new one (:mod:`kanon.gate.merging`).
+
+Format 1: ``kanonprt``, the format and the length of the header (4 bytes each, big-endian), the header (JSON: the step,
+the number of sets and of members, the bytes of a token), the columns one after the other, little-endian: those of the
+sets (:data:`_COLUMNS`), the tokens and the ages of the members; the SHA-256 of all this; and zeros up to a whole
+number of :data:`PADDING` bytes, so that the size of a file reveals little. Members are stored with their age at the
+step of the part. A step is stored as its number plus one; 0 is none.
+"""
+
+import json
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kanon.errors import UndecodableMembersError
+from kanon.gate.mechanism.columns import NEVER, Bools, Ints, States, Tokens, ranks
+from kanon.gate.mechanism.tape import SET_KEY_BYTES
+
+MAGIC, FORMAT = b"kanonprt", 1
+PADDING = 1 << 16
+OLDEST_AGE = 2**16 - 1
+"""A member of this age or older has left every window; so it is stored with this age."""
+_DIGEST_BYTES = 32
+_COLUMNS = ((f"S{SET_KEY_BYTES}", 1), ("u1", 1), ("<u4", 1), ("<u4", 2), ("<u4", 1), ("<u4", 1))
+"""The type of each column of the sets, and the numbers that a set has there."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The states of n sets with m members in all.
+
+    Attributes:
+        keys: the set keys, sorted, (n,).
+        types: the number of each set's type, (n,).
+        sizes: members per set, (n,).
+        tokens, lasts: the tokens of the members, set after set, latest first, and their last steps, (m,).
+        crossings: as in :class:`States`, (n, 2).
+        wake_ups: the step at which each set crosses if nobody joins; NEVER if it does not, (n,).
+        ends: the last step that needs each set's state, (n,).
+    """
+
+    keys: NDArray[np.bytes_]
+    types: NDArray[np.uint8]
+    sizes: Ints
+    tokens: Ints
+    lasts: Ints
+    crossings: Ints
+    wake_ups: Ints
+    ends: Ints
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @classmethod
+    def empty(cls) -> Self:
+        """A part without sets."""
+        none = np.zeros(0, np.int64)
+        keys, types = np.zeros(0, f"S{SET_KEY_BYTES}"), np.zeros(0, np.uint8)
+        return cls(keys, types, none, none, none, none.reshape(0, 2), none, none)
+
+    def due(self, step: int) -> Bools:
+        """The sets that cross at ``step`` or before if nobody joins, (n,)."""
+        due: Bools = (self.wake_ups != NEVER) & (self.wake_ups <= step)
+        return due
+
+    @property
+    def earliest(self) -> int | None:
+        """The first step at which something happens to a set that nobody joins: it crosses, or may be forgotten."""
+        wake_ups = self.wake_ups[self.wake_ups != NEVER]
+        steps = [int(column.min()) for column in (wake_ups, self.ends + 1) if len(column)]
+        return min(steps, default=None)
+
+    def rows(self, chosen: Bools) -> "Part":
+        """Some of the sets."""
+        if chosen.all():
+            return self
+        members = np.repeat(chosen, self.sizes)
+        return Part(
+            self.keys[chosen],
+            self.types[chosen],
+            self.sizes[chosen],
+            self.tokens[members],
+            self.lasts[members],
+            self.crossings[chosen],
+            self.wake_ups[chosen],
+            self.ends[chosen],
+        )
+
+    def states(self) -> States:
+        """The states for a decision. The step at which a set was evaluated last is not stored, and not needed."""
+        return States(
+            keys_of(self.keys),
+            Tokens(self.sizes, self.tokens),
+            self.lasts,
+            self.crossings,
+            np.full(len(self), NEVER),
+            self.wake_ups,
+        )
+
+    def with_states(self, rows: Bools, states: States, ends: Ints) -> "Part":
+        """The part with the new ``states`` and ``ends`` of some rows."""
+        sizes = self.sizes.copy()
+        sizes[rows] = states.members.sizes
+        starts = np.cumsum(sizes) - sizes
+        tokens, lasts = np.empty(int(sizes.sum()), np.int64), np.empty(int(sizes.sum()), np.int64)
+        kept = np.repeat(~rows, self.sizes)
+        for own, new_tokens, new_lasts in (
+            (~rows, self.tokens[kept], self.lasts[kept]),
+            (rows, states.members.tokens, states.lasts),
+        ):
+            places = np.repeat(starts[own], sizes[own]) + ranks(sizes[own])
+            tokens[places], lasts[places] = new_tokens, new_lasts
+        crossings, wake_ups, all_ends = self.crossings.copy(), self.wake_ups.copy(), self.ends.copy()
+        crossings[rows], wake_ups[rows], all_ends[rows] = states.crossings, states.wake_ups, ends
+        return Part(self.keys, self.types, sizes, tokens, lasts, crossings, wake_ups, all_ends)
+
+    def with_sets(self, keys: NDArray[np.bytes_], types: NDArray[np.uint8]) -> "Part":
+        """The part with new sets without members; ``keys`` are sorted, and none of them is in the part."""
+        if not len(keys):
+            return self
+        before = np.searchsorted(self.keys, keys)
+        old = np.arange(len(self)) + np.searchsorted(before, np.arange(len(self)), side="right")
+        new = before + np.arange(len(keys))
+
+        def spread(column: NDArray[np.generic], added: "NDArray[np.generic] | int") -> NDArray[np.generic]:
+            whole = np.empty((len(self) + len(keys), *column.shape[1:]), column.dtype)
+            whole[old], whole[new] = column, added
+            return whole
+
+        return Part(
+            spread(self.keys, keys),  # type: ignore[arg-type]
+            spread(self.types, types),  # type: ignore[arg-type]
+            spread(self.sizes, 0),  # type: ignore[arg-type]
+            self.tokens,
+            self.lasts,
+            spread(self.crossings, NEVER),  # type: ignore[arg-type]
+            spread(self.wake_ups, NEVER),  # type: ignore[arg-type]
+            spread(self.ends, NEVER),  # type: ignore[arg-type]
+        )
+
+
+def keys_of(keys: NDArray[np.bytes_]) -> list[bytes]:
+    """The keys one by one, each with all of its bytes."""
+    raw = keys.tobytes()
+    return [raw[at : at + SET_KEY_BYTES] for at in range(0, len(raw), SET_KEY_BYTES)]
+
+
+def encode(part: Part, step: int) -> bytes:
+    """The bytes of a part of the states after ``step``."""
+    token_bytes = 2 if not len(part.tokens) or int(part.tokens.max()) < 1 << 16 else 4
+    header = {"step": step, "sets": len(part), "members": len(part.tokens), "token_bytes": token_bytes}
+    text = json.dumps(header, sort_keys=True).encode()
+    columns = [
+        part.keys,
+        part.types,
+        part.sizes.astype("<u4"),
+        _stored(part.crossings),
+        _stored(part.wake_ups),
+        _stored(part.ends),
+        part.tokens.astype(f"<u{token_bytes}"),
+        np.minimum(step - part.lasts, OLDEST_AGE).astype("<u2"),
+    ]
+    numbers = FORMAT.to_bytes(4, "big") + len(text).to_bytes(4, "big")
+    content = b"".join([MAGIC, numbers, text, *(column.tobytes() for column in columns)])
+    content += sha256(content).digest()
+    return content + bytes(-len(content) % PADDING)
+
+
+def decode(content: bytes) -> Part:
+    """The part in these bytes, of any format ever written.
+
+    Raises:
+        UndecodableMembersError: the bytes are damaged, or of no known format.
+    """
+    start = len(MAGIC) + 8
+    if content[: len(MAGIC)] != MAGIC or content[len(MAGIC) : start - 4] != FORMAT.to_bytes(4, "big"):
+        raise UndecodableMembersError("a part of unknown format")
+    at = start + int.from_bytes(content[start - 4 : start], "big")
+    try:
+        header = json.loads(content[start:at])
+        sets, members, width = header["sets"], header["members"], header["token_bytes"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UndecodableMembersError("a part whose header is damaged") from error
+    columns = []
+    shapes = [*((dtype, sets * numbers) for dtype, numbers in _COLUMNS), (f"<u{width}", members), ("<u2", members)]
+    for dtype, count in shapes:
+        end = at + np.dtype(dtype).itemsize * count
+        columns.append(content[at:end])
+        at = end
+    if sha256(content[:at]).digest() != content[at : at + _DIGEST_BYTES]:
+        raise UndecodableMembersError("a part whose content is damaged")
+    keys, types, sizes, crossings, wake_ups, ends, tokens, ages = (
+        np.frombuffer(column, dtype) for column, (dtype, _) in zip(columns, shapes, strict=True)
+    )
+    return Part(
+        keys,
+        types,
+        sizes.astype(np.int64),
+        tokens.astype(np.int64),
+        header["step"] - ages.astype(np.int64),
+        _read(crossings).reshape(-1, 2),
+        _read(wake_ups),
+        _read(ends),
+    )
+
+
+def _stored(steps: Ints) -> NDArray[np.uint32]:
+    return np.where(steps == NEVER, 0, steps + 1).astype("<u4")
+
+
+def _read(stored: NDArray[np.uint32]) -> Ints:
+    return np.where(stored == 0, NEVER, stored.astype(np.int64) - 1)

@@ -1,0 +1,1 @@
+"""The gate's storage in one directory: joins and answers in SQLite, states in files."""

@@ -1,0 +1,295 @@
+"""The control file: marks, manifests, horizon, statuses and immutable values of a deployment in one directory.
+
+It is one SQLite file, so that a step is published in one transaction: its crossings, the horizon, the manifest and the
+mark. A process that stops before it has done nothing; the next one evaluates the step again, from the same log and the
+same parts, with the same noise.
+"""
+
+import json
+import sqlite3
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from kanon.errors import FingerprintMismatchError, LeaseLostError
+from kanon.gate.mechanism.tape import check_set_key
+from kanon.gate.storage.protocols import Manifest, Piece, Status
+from kanon.gate.storage.statuses import Horizon
+
+NAME = "control.db"
+KEYS_A_QUERY = 500
+SECONDS_TO_WAIT = 30.0
+"""An operator's command beside a running service waits this long for the file."""
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS texts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS fingerprints (
+    owner TEXT, name TEXT, value TEXT NOT NULL, PRIMARY KEY (owner, name)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS types (number INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
+CREATE TABLE IF NOT EXISTS slots (
+    slot INTEGER PRIMARY KEY, run INTEGER NOT NULL, evaluated_through INTEGER,
+    through INTEGER, visible_from INTEGER, earlier INTEGER, earlier_from INTEGER, earliest INTEGER);
+CREATE TABLE IF NOT EXISTS manifests (step INTEGER PRIMARY KEY, pieces TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS statuses (
+    set_key BLOB PRIMARY KEY, earlier INTEGER, newest INTEGER, expires INTEGER,
+    suppressed INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS api_keys (digest BLOB PRIMARY KEY, name TEXT UNIQUE NOT NULL, made INTEGER) WITHOUT ROWID;
+"""
+
+
+class ControlFile:
+    """The control file of a directory. Any thread may use it; each has a connection of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / NAME
+        self._of_thread = threading.local()
+        self._connections: list[sqlite3.Connection] = []
+
+    @property
+    def database(self) -> sqlite3.Connection:
+        """The connection of this thread."""
+        found: sqlite3.Connection | None = getattr(self._of_thread, "connection", None)
+        if found is None:
+            found = connect(self.path)
+            found.executescript(SCHEMA)
+            self._of_thread.connection = found
+            self._connections.append(found)
+        return found
+
+    def close(self) -> None:
+        """Close the connections of all threads."""
+        for connection in self._connections:
+            connection.close()
+        self._connections.clear()
+        self._of_thread = threading.local()
+
+    # Immutable values: the interface of kanon.dynamo.fingerprints.Fingerprints
+
+    def recorded(self, owner: str) -> dict[str, str]:
+        """The fingerprints recorded for an owner."""
+        return dict(self.database.execute("SELECT name, value FROM fingerprints WHERE owner = ?", (owner,)))
+
+    def check(self, owner: str, fingerprints: Mapping[str, str], old: Collection[str] = ()) -> None:
+        """Record new fingerprints and compare known ones, in one transaction.
+
+        Args:
+            owner: who compares.
+            fingerprints: by their names.
+            old: names that must be recorded already, unless the owner has never started.
+
+        Raises:
+            FingerprintMismatchError: an immutable value has changed, or one of ``old`` is not recorded.
+        """
+        with transaction(self.database):
+            known = self.recorded(owner)
+            for name, value in fingerprints.items():
+                if known.get(name, value) != value or (known and name in old and name not in known):
+                    raise FingerprintMismatchError(
+                        f"{name.strip()} differs from what this deployment started with: restore it; changed parameters"
+                        f" need a new type name"
+                    )
+            self.record(owner, fingerprints)
+
+    def record(self, owner: str, fingerprints: Mapping[str, str]) -> None:
+        """Record fingerprints without a comparison."""
+        rows = [(owner, *each) for each in fingerprints.items()]
+        self.database.executemany("INSERT OR REPLACE INTO fingerprints VALUES (?, ?, ?)", rows)
+
+    def text(self, name: str) -> str | None:
+        """A text of the deployment, None if it has none."""
+        row = self.database.execute("SELECT value FROM texts WHERE name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def put_text(self, name: str, value: str) -> None:
+        """Put a text of the deployment."""
+        self.database.execute("INSERT OR REPLACE INTO texts VALUES (?, ?)", (name, value))
+
+    def type_numbers(self, names: Iterable[str] = ()) -> dict[str, int]:
+        """The number of each type that this deployment has ever had, with these; a number is never used again."""
+        for name in names:
+            self.database.execute("INSERT OR IGNORE INTO types (name) VALUES (?)", (name,))
+        return {name: number for number, name in self.database.execute("SELECT number, name FROM types")}
+
+    # Marks and manifests
+
+    def begin_run(self, slot: int = 0) -> int:
+        """The number of a new run over a slot; it is never used again."""
+        row = self.database.execute(
+            "INSERT INTO slots (slot, run) VALUES (?, 1) ON CONFLICT (slot) DO UPDATE SET run = run + 1 RETURNING run",
+            (slot,),
+        ).fetchone()
+        return int(row[0])
+
+    def evaluated_through(self, slot: int = 0) -> int | None:
+        """The mark of a slot; None before its first step."""
+        row = self.database.execute("SELECT evaluated_through FROM slots WHERE slot = ?", (slot,)).fetchone()
+        return None if row is None else row[0]
+
+    def manifest(self, step: int | None = None) -> Manifest | None:
+        """The manifest of a step, or the newest one; None if there is none."""
+        where = "ORDER BY step DESC LIMIT 1" if step is None else "WHERE step = ?"
+        found = self.database.execute(
+            f"SELECT step, pieces FROM manifests {where}",  # noqa: S608, one of two texts
+            () if step is None else (step,),
+        ).fetchone()
+        return None if found is None else Manifest(found[0], tuple(Piece(*piece) for piece in json.loads(found[1])))
+
+    def manifests(self) -> list[Manifest]:
+        """All manifests that are kept, oldest first."""
+        steps = [row[0] for row in self.database.execute("SELECT step FROM manifests ORDER BY step")]
+        return [manifest for step in steps if (manifest := self.manifest(step)) is not None]
+
+    def forget_manifests(self, steps: Iterable[int]) -> None:
+        """Forget manifests; their parts may then be swept."""
+        self.database.executemany("DELETE FROM manifests WHERE step = ?", [(step,) for step in steps])
+
+    def commit(
+        self,
+        run: int,
+        before: int | None,
+        step: int,
+        pieces: Sequence[Piece],
+        statuses: Iterable[Status],
+        visible_from: int | None,
+        slot: int = 0,
+    ) -> None:
+        """Publish everything up to ``step`` in one transaction: crossings, horizon, manifest and mark.
+
+        Args:
+            run: the run that has evaluated it.
+            before: the mark that was read; None before the first step.
+            step: the last step that is complete now.
+            pieces: the parts after it.
+            statuses: the crossings.
+            visible_from: the tick at which readers see the step (Unix s); None leaves what they see as it is.
+            slot: the slot.
+
+        Raises:
+            LeaseLostError: another run has begun, or the mark has moved.
+        """
+        with transaction(self.database):
+            row = self.database.execute("SELECT run, evaluated_through FROM slots WHERE slot = ?", (slot,)).fetchone()
+            if row is None or tuple(row) != (run, before):
+                raise LeaseLostError("another process has continued this deployment")
+            self._write_statuses(statuses)
+            if visible_from is not None:
+                self._move_horizon(slot, step, visible_from)
+            self.database.execute(
+                "INSERT OR REPLACE INTO manifests VALUES (?, ?)", (step, json.dumps([list(piece) for piece in pieces]))
+            )
+            self.database.execute("UPDATE slots SET evaluated_through = ? WHERE slot = ?", (step, slot))
+
+    # Statuses
+
+    def _write_statuses(self, statuses: Iterable[Status]) -> None:
+        """Record crossings, unless later ones are recorded. The row of a suppressed set keeps being suppressed."""
+        rows = ((key, at[0] if len(at) > 1 else None, at[-1], expires) for key, at, expires in statuses)
+        self.database.executemany(
+            "INSERT INTO statuses (set_key, earlier, newest, expires) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (set_key) DO UPDATE SET"
+            " earlier = excluded.earlier, newest = excluded.newest, expires = excluded.expires"
+            " WHERE newest IS NULL OR newest < excluded.newest",
+            rows,
+        )
+
+    def _move_horizon(self, slot: int, step: int, visible_from: int) -> None:
+        moved = moved_horizon(self._horizon(slot), step, visible_from)
+        self.database.execute(
+            "UPDATE slots SET through = ?, visible_from = ?, earlier = ?, earlier_from = ?, earliest = ?"
+            " WHERE slot = ?",
+            (moved.through, moved.visible_from, moved.earlier, moved.earlier_from, moved.earliest, slot),
+        )
+
+    def _horizon(self, slot: int) -> Horizon | None:
+        row = self.database.execute(
+            "SELECT through, visible_from, earlier, earlier_from, earliest FROM slots WHERE slot = ?", (slot,)
+        ).fetchone()
+        return None if row is None or row[0] is None else Horizon(*row)
+
+    def read(
+        self, set_keys: Iterable[bytes], slots: Iterable[int]
+    ) -> tuple[dict[bytes, tuple[int, ...]], dict[int, Horizon]]:
+        """The crossings of the sets, and the horizons of the slots that have any.
+
+        A suppressed set has no crossings here, like an unknown one.
+        """
+        found = dict(self._crossings(set_keys, "WHERE suppressed = 0 AND newest IS NOT NULL"))
+        horizons = {slot: self._horizon(slot) for slot in slots}
+        return found, {slot: horizon for slot, horizon in horizons.items() if horizon is not None}
+
+    def crossings(self, set_keys: Iterable[bytes]) -> dict[bytes, tuple[int, ...]]:
+        """The stored crossings of the sets that have any, suppressed or not."""
+        return dict(self._crossings(set_keys, "WHERE newest IS NOT NULL"))
+
+    def _crossings(self, set_keys: Iterable[bytes], where: str) -> Iterator[tuple[bytes, tuple[int, ...]]]:
+        wanted = list(dict.fromkeys(set_keys))
+        for at in range(0, len(wanted), KEYS_A_QUERY):
+            keys = wanted[at : at + KEYS_A_QUERY]
+            places = ",".join("?" * len(keys))
+            rows = self.database.execute(
+                f"SELECT set_key, earlier, newest FROM statuses {where} AND set_key IN ({places})",  # noqa: S608
+                keys,
+            )
+            for key, earlier, newest in rows:
+                yield bytes(key), (newest,) if earlier is None else (earlier, newest)
+
+    def suppress(self, set_key: bytes) -> None:
+        """Force a set to read false, even if it crosses."""
+        check_set_key(set_key)
+        self.database.execute(
+            "INSERT INTO statuses (set_key, suppressed) VALUES (?, 1)"
+            " ON CONFLICT (set_key) DO UPDATE SET suppressed = 1",
+            (set_key,),
+        )
+
+    def show(self, set_key: bytes) -> bool:
+        """Stop suppressing a set; False if it was not suppressed."""
+        changed = self.database.execute(
+            "UPDATE statuses SET suppressed = 0 WHERE set_key = ? AND suppressed = 1", (set_key,)
+        )
+        return changed.rowcount > 0
+
+    def is_suppressed(self, set_key: bytes) -> bool:
+        """Whether a set is suppressed."""
+        row = self.database.execute("SELECT suppressed FROM statuses WHERE set_key = ?", (set_key,)).fetchone()
+        return row is not None and bool(row[0])
+
+    def expire(self, now: float) -> None:
+        """Forget the crossings that no reader needs any more."""
+        self.database.execute("DELETE FROM statuses WHERE suppressed = 0 AND expires < ?", (int(now),))
+
+
+def moved_horizon(horizon: Horizon | None, step: int, visible_from: int) -> Horizon:
+    """The horizon when ``step`` is complete and becomes visible at the tick ``visible_from``.
+
+    What readers see before that tick does not change. If the horizon becomes visible at the same or a later tick,
+    ``step`` becomes visible with it.
+    """
+    if horizon is None:
+        return Horizon(step, visible_from)
+    if step <= horizon.through:
+        return horizon
+    if horizon.visible_from < visible_from:
+        return Horizon(step, visible_from, horizon.through, horizon.visible_from, horizon.earlier)
+    return Horizon(step, horizon.visible_from, horizon.earlier, horizon.earlier_from, horizon.earliest)
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection on which a statement outside of :func:`transaction` is one of its own, durable when it returns."""
+    connection = sqlite3.connect(path, timeout=SECONDS_TO_WAIT, isolation_level=None, check_same_thread=False)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All statements take effect, or none."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise

@@ -1,0 +1,200 @@
+"""The log of joins on disk: one SQLite file a step, so that old joins leave with their file.
+
+A row is the set key, the token and the number of the type. The rows are kept in the order of their keys: so the file
+does not show in which order joins arrived, or which came in one request; and a join that is repeated changes nothing.
+
+One thread writes. It commits all joins that wait, at once, and then answers all of them: a join that was answered
+survives a loss of power. A step is closed for good before it is evaluated, so no join can come too late for it.
+"""
+
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from kanon.errors import ThrottledError
+from kanon.gate.mechanism.tape import check_set_key
+from kanon.gate.merging import JOIN, Joins
+from kanon.gate.slots import Layout, Layouts
+from kanon.gate.storage.disk.control import connect, transaction
+from kanon.gate.storage.step_log import TOKEN_BYTES, Row
+
+ONE_SLOT = Layouts((Layout(1, 0),))
+"""On one machine there is one slot. Its parts are as many as its states need."""
+SUFFIX = ".db"
+JOINS_A_COMMIT = 10_000
+MOST_WAITING = 100_000
+"""More joins than this are not accepted until some are stored: the clients try again."""
+SCHEMA = "CREATE TABLE IF NOT EXISTS joins (entry BLOB PRIMARY KEY) WITHOUT ROWID"
+
+Read = TypeVar("Read")
+_Waiting = tuple[Sequence[Row], "Future[bool]"]
+
+
+class _Open(NamedTuple):
+    step: int
+    database: sqlite3.Connection
+
+
+class DiskLog:
+    """The log of a directory.
+
+    Args:
+        directory: its folder.
+        numbers: the number of each type.
+        closed_through: no join may enter this step or an earlier one; None for all.
+    """
+
+    layouts = ONE_SLOT
+
+    def __init__(self, directory: Path, numbers: Mapping[str, int], closed_through: int | None) -> None:
+        self._directory, self._numbers, self._closed_through = directory, numbers, closed_through
+        self._waiting: queue.Queue[_Waiting | None] = queue.Queue()
+        self._count = 0
+        self._lock = threading.Lock()
+        self._files: dict[int, _Open] = {}
+        directory.mkdir(exist_ok=True)
+        self._writer = threading.Thread(target=self._write_all, name="log", daemon=True)
+        self._writer.start()
+
+    # Writing
+
+    def put(self, row: Row) -> None:
+        """Put one row; it is stored when this returns. Putting the same row again changes nothing.
+
+        Raises:
+            ThrottledError: it is not stored: its step is closed, or too many joins wait, or the disk is full.
+        """
+        if not self._put([row]).result():
+            raise ThrottledError("the log did not store the join")
+
+    def put_groups(self, groups: Sequence[Sequence[Row]]) -> list[bool]:
+        """Put groups of rows. Returns for each group whether it is stored."""
+        return [stored.result() for stored in [self._put(group) for group in groups]]
+
+    def _put(self, rows: Sequence[Row]) -> "Future[bool]":
+        for row in rows:
+            check_set_key(row.set_key)
+        stored: Future[bool] = Future()
+        with self._lock:
+            if self._count + len(rows) > MOST_WAITING:
+                stored.set_result(False)
+                return stored
+            self._count += len(rows)
+        self._waiting.put((rows, stored))
+        return stored
+
+    def _write_all(self) -> None:
+        while (first := self._waiting.get()) is not None:
+            waiting = [first]
+            while len(waiting) < JOINS_A_COMMIT and not self._waiting.empty():
+                following = self._waiting.get()
+                if following is None:
+                    self._waiting.put(None)
+                    break
+                waiting.append(following)
+            self._write(waiting)
+
+    def _write(self, waiting: Sequence[_Waiting]) -> None:
+        """Store what waits, a transaction for each step, and answer."""
+        with self._lock:
+            self._count -= sum(len(rows) for rows, _ in waiting)
+            stored = {step: self._store(step, waiting) for step in {row.step for rows, _ in waiting for row in rows}}
+        for rows, answer in waiting:
+            answer.set_result(all(stored[row.step] for row in rows))
+
+    def _store(self, step: int, waiting: Sequence[_Waiting]) -> bool:
+        if self._closed_through is not None and step <= self._closed_through:
+            return False
+        entries = [(self._entry(row),) for rows, _ in waiting for row in rows if row.step == step]
+        try:
+            database = self._file(step)
+            with transaction(database):
+                database.executemany("INSERT OR IGNORE INTO joins VALUES (?)", entries)
+        except sqlite3.Error:  # for example a full disk; the client tries again
+            return False
+        return True
+
+    def _entry(self, row: Row) -> bytes:
+        token = 0 if row.token is None else row.token
+        return row.set_key + token.to_bytes(TOKEN_BYTES, "big") + bytes([self._numbers[row.type_name]])
+
+    def _file(self, step: int) -> sqlite3.Connection:
+        if step not in self._files:
+            database = connect(self._path(step))
+            database.execute(SCHEMA)
+            self._files[step] = _Open(step, database)
+        return self._files[step].database
+
+    # Reading
+
+    def close_through(self, step: int) -> None:
+        """Accept no join of ``step`` or an earlier step any more. What was answered is stored."""
+        with self._lock:
+            self._closed_through = step if self._closed_through is None else max(step, self._closed_through)
+            for closed in [each for each in self._files if each <= self._closed_through]:
+                self._files.pop(closed).database.close()
+
+    def steps(self) -> list[int]:
+        """The steps that have joins, oldest first."""
+        return sorted(int(path.name.removesuffix(SUFFIX)) for path in self._directory.glob(f"*{SUFFIX}"))
+
+    def count(self, step: int) -> int:
+        """The number of joins of a step."""
+        return int(self._read(step, lambda database: database.execute("SELECT COUNT(*) FROM joins").fetchone()[0]))
+
+    def joins(self, step: int, first: bytes, end: bytes | None) -> Joins:
+        """The joins of the sets from the key ``first`` up to the key ``end``, which is not included, sorted."""
+
+        def found(database: sqlite3.Connection) -> bytes:
+            if end is None:
+                rows = database.execute("SELECT entry FROM joins WHERE entry >= ?", (first,))
+            else:
+                rows = database.execute("SELECT entry FROM joins WHERE entry >= ? AND entry < ?", (first, end))
+            return b"".join(entry for (entry,) in rows)
+
+        return np.frombuffer(self._read(step, found), JOIN)
+
+    def _read(self, step: int, wanted: "Callable[[sqlite3.Connection], Read]") -> "Read":
+        database = connect(self._path(step))
+        try:
+            return wanted(database)
+        finally:
+            database.close()
+
+    # Keeping
+
+    def forget_before(self, step: int) -> None:
+        """Delete the files of the steps before ``step``."""
+        for old in self.steps():
+            if old < step:
+                for path in self._directory.glob(f"{old}{SUFFIX}*"):
+                    path.unlink(missing_ok=True)
+
+    def remove(self, step: int, entries: Iterable[bytes]) -> None:
+        """Remove joins of a closed step. Free space keeps nothing of them."""
+
+        def removed(database: sqlite3.Connection) -> None:
+            database.execute("PRAGMA secure_delete = ON")
+            with transaction(database):
+                database.executemany("DELETE FROM joins WHERE entry = ?", [(entry,) for entry in entries])
+            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+        self._read(step, removed)
+
+    def stop(self) -> None:
+        """Store what waits, and stop."""
+        self._waiting.put(None)
+        self._writer.join()
+        with self._lock:
+            for each in self._files.values():
+                each.database.close()
+            self._files.clear()
+
+    def _path(self, step: int) -> Path:
+        return self._directory / f"{step}{SUFFIX}"

@@ -1,0 +1,67 @@
+"""The files of parts. A file is written once, under a name of its own, and is durable before a manifest names it."""
+
+import os
+import secrets
+from collections.abc import Collection
+from hashlib import sha256
+from pathlib import Path
+
+from kanon.errors import UndecodableMembersError
+from kanon.gate.parts import Part, decode, encode
+from kanon.gate.storage.protocols import Piece
+
+SUFFIX = ".part"
+
+
+class PartFiles:
+    """The folder of the parts of a directory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+
+    def put(self, part: Part, step: int, run: int, first: str) -> Piece:
+        """Write a part after ``step``; ``first`` is the smallest key of its range, in hexadecimal.
+
+        It is on the disk after :meth:`sync`.
+        """
+        content = encode(part, step)
+        name = f"{step}-{run}-{secrets.token_hex(8)}{SUFFIX}"
+        with (self.folder / name).open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        return Piece(first, name, sha256(content).hexdigest(), part.earliest)
+
+    def sync(self) -> None:
+        """Make the names of all parts durable."""
+        sync_folder(self.folder)
+
+    def read(self, piece: Piece) -> Part:
+        """A part.
+
+        Raises:
+            UndecodableMembersError: its file is missing or damaged.
+        """
+        try:
+            content = (self.folder / piece.name).read_bytes()
+        except OSError as error:
+            raise UndecodableMembersError(f"the part {piece.name} cannot be read: {error.strerror}") from error
+        if sha256(content).hexdigest() != piece.digest:
+            raise UndecodableMembersError(f"the part {piece.name} is not the one that was written")
+        return decode(content)
+
+    def sweep(self, named: Collection[str], run: int) -> None:
+        """Delete the parts of runs up to ``run`` that no manifest names."""
+        for path in self.folder.glob(f"*{SUFFIX}"):
+            if path.name not in named and int(path.name.split("-")[1]) <= run:
+                path.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,135 @@
+"""The storage of a slot in the gate's own terms, and what its parts and answers are there.
+
+``disk`` implements all of it. On AWS the states are rows of a table (``members``); ``Joining`` and ``Querying`` use
+either storage.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from kanon.gate.merging import Joins
+from kanon.gate.parts import Part
+from kanon.gate.slots import Layouts
+from kanon.gate.storage.statuses import Horizon
+
+
+class Piece(NamedTuple):
+    """A part of a manifest.
+
+    Attributes:
+        first: the smallest set key of its range, in hexadecimal; the range ends before that of the next piece.
+        name: the name of its file.
+        digest: the SHA-256 of the file, in hexadecimal.
+        earliest: the first step at which it changes though nobody joins; None if there is none.
+    """
+
+    first: str
+    name: str
+    digest: str
+    earliest: int | None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The parts of all sets after a step, in the order of their keys."""
+
+    step: int
+    pieces: tuple[Piece, ...] = ()
+
+    @property
+    def earliest(self) -> int | None:
+        """The first step at which something changes though nobody joins."""
+        return min((piece.earliest for piece in self.pieces if piece.earliest is not None), default=None)
+
+
+Status = tuple[bytes, tuple[int, ...], int]
+"""Set key, crossings, and when they may expire (Unix s)."""
+
+
+class JoinWriter(Protocol):
+    """The log, as ``join`` sees it: it reads nothing."""
+
+    @property
+    def layouts(self) -> Layouts:
+        """The layouts of the log."""
+
+    def put(self, row: Any) -> None:
+        """Put one row. Putting the same row again changes nothing."""
+
+    def put_groups(self, groups: Sequence[Sequence[Any]]) -> list[bool]:
+        """Put groups of rows of one step and slot. Returns for each group whether it is stored."""
+
+
+class JoinLog(Protocol):
+    """The joins of closed steps, as evaluation reads them."""
+
+    def close_through(self, step: int) -> None:
+        """Accept no join of this step or an earlier one any more."""
+
+    def steps(self) -> list[int]:
+        """The steps that have joins, oldest first."""
+
+    def count(self, step: int) -> int:
+        """The number of joins of a step."""
+
+    def joins(self, step: int, first: bytes, end: bytes | None) -> Joins:
+        """The distinct joins of the sets from the key ``first`` up to ``end``, which is not included, sorted."""
+
+    def forget_before(self, step: int) -> None:
+        """Delete the joins of earlier steps."""
+
+
+class Parts(Protocol):
+    """The stored parts."""
+
+    def put(self, part: Part, step: int, run: int, first: str) -> Piece:
+        """Store a part under a name that is never used again."""
+
+    def sync(self) -> None:
+        """Make what was put durable."""
+
+    def read(self, piece: Piece) -> Part:
+        """A part as it was put."""
+
+    def sweep(self, names: set[str], run: int) -> None:
+        """Delete the parts of runs up to ``run`` except these."""
+
+
+class Control(Protocol):
+    """The mark, the manifests and the answers of a slot."""
+
+    def evaluated_through(self) -> int | None:
+        """The mark; None before the first step."""
+
+    def manifest(self) -> Manifest | None:
+        """The newest manifest."""
+
+    def manifests(self) -> list[Manifest]:
+        """All manifests that are kept, oldest first."""
+
+    def forget_manifests(self, steps: Iterable[int]) -> None:
+        """Forget manifests."""
+
+    def commit(
+        self,
+        run: int,
+        before: int | None,
+        step: int,
+        pieces: Sequence[Piece],
+        statuses: Iterable[Status],
+        visible_from: int | None,
+    ) -> None:
+        """Publish everything up to ``step`` in one transaction."""
+
+    def expire(self, now: float) -> None:
+        """Forget the crossings that no reader needs any more."""
+
+
+class Statuses(Protocol):
+    """The answers, as ``query`` sees them."""
+
+    def read(
+        self, set_keys: Iterable[bytes], slots: Iterable[int]
+    ) -> tuple[dict[bytes, tuple[int, ...]], dict[int, Horizon]]:
+        """The crossings of the sets, and the horizons of the slots that have any."""

@@ -1,0 +1,322 @@
+"""One deployment in one directory: its settings, its secrets, its joins, its states and its answers.
+
+One process has it open. A copy of a directory would run the same noise on other joins, so a directory that is not in
+the place where it was made is refused until a new log generation gives it noise of its own.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import ValidationError
+
+from kanon.errors import ConfigurationError, reason
+from kanon.gate.evaluation import NoiseKeys
+from kanon.gate.fingerprints import (
+    RETIRED,
+    fingerprints,
+    noise_key_fingerprints,
+    recorded_names,
+    refuse_noise_keys,
+    refuse_types,
+)
+from kanon.gate.generations import in_force
+from kanon.gate.joining import Joining
+from kanon.gate.mechanism.steps import end_of, step_at
+from kanon.gate.querying import Querying
+from kanon.gate.schedule import Schedule
+from kanon.gate.segments import Progress, Segments
+from kanon.gate.settings import EvaluateSettings
+from kanon.gate.storage.disk.control import NAME, ControlFile
+from kanon.gate.storage.disk.log import ONE_SLOT, DiskLog
+from kanon.gate.storage.disk.parts import PartFiles, sync_folder
+from kanon.gate.types import Type
+from kanon.keys import Secret
+from kanon.noise.words import NoiseKey
+
+OWNER = "serve"
+SETTINGS, PLACE, FIRST_STEP = "settings", "place", "first-step"
+PEPPER, CLIENT_KEY, NOISE_KEYS = "set-pepper", "client-key", "noise-keys.json"
+FIRST_KEY = "1"
+DAYS = 86_400
+MARGIN_TO_WAKE = 0.05
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a caller wants a deployment to be; None keeps what it is.
+
+    Attributes:
+        period: the length of a step in seconds; it never changes.
+        types: the types, as in the template's parameter ``Types``.
+        noise_keys: the ids of the noise keys and their first steps, as in ``NoiseKeys``.
+        log_generations: as in ``LogGenerations``.
+        retired: the types that are retired now, for good.
+    """
+
+    period: int | None = None
+    types: str | None = None
+    noise_keys: str | None = None
+    log_generations: str | None = None
+    retired: tuple[str, ...] = ()
+
+
+def timing(period: int) -> dict[str, int]:
+    """The durations of a deployment with this period, in seconds: those of the template for an hour.
+
+    A step closes ``grace`` seconds after its end. The log is one process with one clock, so there is nothing to wait
+    for. Its answers are visible ``publish_delay`` seconds after its end.
+    """
+    return {
+        "grace": min(2, period // 2),
+        "publish_delay": max(1, min(1800, period // 2)),
+        "publish_margin": min(1, period // 2),
+        "outage_allowance": max(7 * DAYS, 60 * period),
+        "lease": 0,
+        "max_stale": 24,
+    }
+
+
+@dataclass
+class Directory:
+    """An open deployment.
+
+    Attributes:
+        path: the directory.
+        settings, types: the settings and types in force.
+        joining, querying: the use cases behind its HTTP interface.
+        control, log, parts: its storage.
+    """
+
+    path: Path
+    settings: EvaluateSettings
+    types: dict[str, Type]
+    joining: Joining
+    querying: Querying
+    control: ControlFile
+    log: DiskLog
+    parts: PartFiles
+    segments: Segments
+    _lock: int = field(repr=False)
+    _kept: float = 0.0
+
+    def evaluate(self, now: float) -> Progress:
+        """Evaluate and publish the closed steps; see :meth:`Segments.evaluate`. Once an hour old files are deleted."""
+        done = self.segments.evaluate(now)
+        if done.steps and now - self._kept >= min(3600, self.settings.period):
+            self.segments.keep(now)
+            self._kept = now
+        return done
+
+    def next_wake(self, now: float) -> float:
+        """The Unix time at which the next step can be evaluated."""
+        step = self.segments.schedule.last_closed(now) + 1
+        return end_of(step, self.settings.period) + self.settings.grace + MARGIN_TO_WAKE
+
+    def lag(self, now: float) -> int:
+        """The number of closed steps that are not evaluated yet."""
+        return self.segments.lag(now)
+
+    def close(self) -> None:
+        """Store what waits, and let another process open the directory."""
+        self.log.stop()
+        self.control.close()
+        os.close(self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def open_directory(path: Path, given: Given | None, now: float) -> Directory:
+    """Open a deployment, or make one at ``now`` if the directory is empty or does not exist.
+
+    Raises:
+        ConfigurationError: another process has it open; it is a copy; it was made with other values that never change;
+            a setting is invalid; or a new deployment lacks types.
+    """
+    given = given or Given()
+    lock = _locked(path)
+    control = ControlFile(path)
+    try:
+        _refuse_copy(control, path)
+        settings = _settings(control, given)
+        types = settings.read_types()
+        fresh = control.text(SETTINGS) is None
+        pepper, client_key, noise_keys = _secrets(path / "secrets", settings, fresh=fresh)
+        if fresh:
+            control.put_text(FIRST_STEP, str(step_at(now, settings.period)))
+        _check(control, settings, types, (pepper, client_key), noise_keys, given.retired, now)
+        numbers = control.type_numbers(types)
+        retired = frozenset(recorded_names(control.recorded(OWNER), RETIRED))
+        mark, run = control.evaluated_through(), control.begin_run()
+        log = DiskLog(path / "log", numbers, mark)
+        parts = PartFiles(path / "parts")
+        _remember(control, path, settings)
+    except BaseException:
+        control.close()
+        os.close(lock)
+        raise
+    keys = NoiseKeys.of(settings.noise_keys, noise_keys)
+    first = int(control.text(FIRST_STEP) or 0)
+    segments = Segments(
+        types,
+        numbers,
+        retired,
+        keys,
+        settings.deployment,
+        Schedule.of(settings),
+        log,
+        parts,
+        control,
+        run,
+        first,
+        in_force(settings.log_generations),
+    )
+    joining = Joining(types, pepper, client_key, log, settings.period, settings.outage_allowance)
+    querying = Querying(types, pepper, control, settings.period, ONE_SLOT, settings.publish_delay, settings.max_stale)
+    return Directory(path, settings, types, joining, querying, control, log, parts, segments, lock)
+
+
+def _locked(path: Path) -> int:
+    """The lock of a directory, which is made if it does not exist."""
+    path.mkdir(parents=True, exist_ok=True)
+    if not (path / NAME).exists() and any(each.name != "lock" for each in path.iterdir()):
+        raise ConfigurationError(f"{path} is not empty and holds no deployment: name an empty directory")
+    path.chmod(0o700)
+    lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise ConfigurationError(f"another process has {path} open: stop it first") from None
+    return lock
+
+
+def place_of(path: Path) -> str:
+    """What identifies the place of a directory: the file system and the number of its control file there."""
+    return f"{os.statvfs(path).f_fsid:x} {(path / NAME).stat().st_ino}"
+
+
+def _refuse_copy(control: ControlFile, path: Path) -> None:
+    known = control.text(PLACE)
+    if known is not None and known != place_of(path):
+        raise ConfigurationError(
+            f"{path} is a copy of a deployment, or was moved to another file system. The same noise on other joins"
+            f" would reveal them: run `kanon operate new-generation --data {path}` to give it noise of its own"
+        )
+
+
+def _settings(control: ControlFile, given: Given) -> EvaluateSettings:
+    """The settings in force: those that are stored, with those that are given."""
+    stored = json.loads(control.text(SETTINGS) or "{}")
+    wanted = {
+        "types": given.types,
+        "noise_keys": given.noise_keys,
+        "log_generations": given.log_generations,
+        "period": given.period,
+    }
+    values: dict[str, Any] = {"deployment": str(uuid.uuid4()), "period": 3600}
+    values |= {"noise_keys": _FIRST_KEYS, "log_generations": "[]"}
+    values |= stored | {name: value for name, value in wanted.items() if value is not None}
+    if "types" not in values:
+        raise ConfigurationError("a new deployment needs types: give --type or --types")
+    if stored and stored["period"] != values["period"]:
+        raise ConfigurationError(f"the period of this deployment is {stored['period']} s, and never changes")
+    try:
+        return EvaluateSettings.model_validate({**_PLACES, **timing(int(values["period"])), **values})
+    except ValidationError as error:
+        problems = (f"{each['loc'][0]}: {reason(each)}" for each in error.errors())
+        raise ConfigurationError("; ".join(problems)) from error
+
+
+_FIRST_KEYS = json.dumps([{"id": FIRST_KEY, "from_step": 0}])
+_STORED = ("deployment", "types", "noise_keys", "log_generations", "period")
+_PLACES: dict[str, Any] = {
+    "control_table": NAME,
+    "statuses_table": NAME,
+    "step_log_table": "log",
+    "members_table": "parts",
+    "noise_key_secret": f"secrets/{NOISE_KEYS}",
+    "queue_url": "",
+    "slots": "1",
+}
+"""Where the directory has what the names of the template's resources stand for."""
+
+
+def _secrets(folder: Path, settings: EvaluateSettings, *, fresh: bool) -> tuple[Secret, Secret, dict[str, NoiseKey]]:
+    """The secrets of a deployment; a ``fresh`` one gets those that it lacks."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for name, text in (
+        (PEPPER, secrets.token_urlsafe(48)),
+        (CLIENT_KEY, secrets.token_urlsafe(48)),
+        (NOISE_KEYS, json.dumps({FIRST_KEY: secrets.token_urlsafe(48)})),
+    ):
+        if not (folder / name).exists():
+            if not fresh:
+                raise ConfigurationError(f"{folder / name} is missing: put it back from a backup")
+            _write(folder / name, text)
+    pepper, client_key = (Secret.derived(name, (folder / name).read_text().strip()) for name in (PEPPER, CLIENT_KEY))
+    texts = _noise_texts(folder / NOISE_KEYS)
+    missing = [entry.id for entry in settings.noise_keys if entry.id not in texts]
+    if missing:
+        raise ConfigurationError(f"{folder / NOISE_KEYS} lacks key {', '.join(missing)}: add it first")
+    keys = {key_id: NoiseKey(key_id, Secret.derived(f"noise-key/{key_id}", text).key) for key_id, text in texts.items()}
+    return pepper, client_key, keys
+
+
+def _noise_texts(file: Path) -> dict[str, str]:
+    try:
+        texts = json.loads(file.read_text())
+    except ValueError:
+        texts = None
+    if not isinstance(texts, dict) or not all(isinstance(text, str) and text for text in texts.values()):
+        raise ConfigurationError(f'{file} must be a JSON object such as {{"1": "..."}} without empty texts')
+    return texts
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a secret that only this user can read; it is durable when this returns."""
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        os.write(handle, text.encode())
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    sync_folder(file.parent)
+
+
+def _check(
+    control: ControlFile,
+    settings: EvaluateSettings,
+    types: Mapping[str, Type],
+    secrets_: Iterable[Secret],
+    noise_keys: Mapping[str, NoiseKey],
+    retired: Iterable[str],
+    now: float,
+) -> None:
+    """Compare the immutable values with those recorded, and record new ones (rule 7)."""
+    control.record(OWNER, {f"{RETIRED}{name}": "for good" for name in retired})
+    recorded = control.recorded(OWNER)
+    refuse_types(recorded, types)
+    if recorded:
+        refuse_noise_keys(recorded, settings.noise_keys, types, step_at(now, settings.period))
+    current = fingerprints(settings, types, secrets_)
+    control.check(OWNER, {**current, **noise_key_fingerprints(settings.noise_keys, noise_keys)})
+
+
+def _remember(control: ControlFile, path: Path, settings: EvaluateSettings) -> None:
+    """Store the settings for the next start, and the place of the directory."""
+    stored = {name: getattr(settings, name) for name in _STORED}
+    for name in ("noise_keys", "log_generations"):
+        stored[name] = json.dumps([entry.model_dump() for entry in stored[name]])
+    control.put_text(SETTINGS, json.dumps(stored))
+    control.put_text(PLACE, place_of(path))

@@ -1,0 +1,107 @@
+"""A deployment in a directory gives the answers of the plain algorithm, however it is stopped, split and swept."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from kanon.gate import segments
+from kanon.gate.joining import Join
+from kanon.gate.names import client_token, set_key
+from kanon.serving.directory import Directory, Given, open_directory
+from tests.naive import Naive
+
+PERIOD = 60
+LAW = {"shape": "two-sided", "epsilon": "0.75", "truncation": 1}
+TYPES = {
+    "grid": {"k": 4, "window": 6, "laws": {"threshold": LAW, "query": LAW}},
+    "crossing": {
+        "k": 4,
+        "window": 5,
+        "laws": {"threshold": LAW, "query": LAW},
+        "restart": "crossing",
+        "hold": 5,
+        "epoch": 40,
+    },
+}
+FIRST = 1_000_000  # a step
+SETS = [bytes([n]) * 32 for n in range(12)]
+
+
+def opened(path: Path, now: float, types: dict = TYPES) -> Directory:
+    return open_directory(path, Given(period=PERIOD, types=json.dumps(types)), now)
+
+
+def end(step: int) -> float:
+    return (step + 1) * PERIOD + 2
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts are split, and joins read in ranges, although there are few."""
+    monkeypatch.setattr(segments, "MOST_PART_BYTES", 400)
+    monkeypatch.setattr(segments, "MOST_JOINS_A_RANGE", 2)
+
+
+class Oracle:
+    def __init__(self, directory: Directory) -> None:
+        self.pepper, self.client_key = directory.joining.pepper, directory.joining.client_key
+        self.naive = {
+            name: Naive(type_.parameters, directory.segments._tapes_of(name, FIRST))
+            for name, type_ in directory.types.items()
+        }
+
+    def join(self, join: Join, step: int) -> None:
+        naive = self.naive[join.type_name]
+        key = set_key(self.pepper, join.type_name, join.set_id)
+        token = client_token(self.client_key, key, "client", join.client, naive.parameters.client_bits)
+        naive.join(key, token, step)
+
+    def step(self, step: int) -> dict[tuple[str, bytes], bool]:
+        return {
+            (name, set_id): naive.step(set_key(self.pepper, name, set_id), step)
+            for name, naive in self.naive.items()
+            for set_id in SETS
+        }
+
+
+def joins_at(rng: random.Random, step: int) -> list[Join]:
+    """Popular sets come and go; many steps have no join at all."""
+    if rng.random() < 0.3:
+        return []
+    return [
+        Join(name, SETS[n], "client", str(rng.randrange(9)).encode())
+        for name in TYPES
+        for n in range(len(SETS))
+        for _ in range(rng.choice((0, 0, 1, 2)))
+        if (step // 7 + n) % 3
+    ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_answers_are_those_of_the_plain_algorithm_whenever_it_is_stopped(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    directory = opened(tmp_path / "d", FIRST * PERIOD)
+    oracle = Oracle(directory)
+    questions = [(name, set_id) for name in TYPES for set_id in SETS]
+    true = 0
+    for step in range(FIRST, FIRST + 90):
+        joins = joins_at(rng, step)
+        for join in joins:
+            oracle.join(join, step)
+        assert directory.joining.join_all(joins, step * PERIOD + rng.randrange(PERIOD)) == [True] * len(joins)
+        expected = oracle.step(step)
+        if rng.random() < 0.1:
+            directory.close()
+            directory = opened(tmp_path / "d", end(step))
+        if rng.random() < 0.7 or step % 5 == 0:
+            directory.evaluate(end(step))
+            directory.segments.keep(end(step))
+            answer = directory.querying.query(questions, directory.segments.schedule.tick_of(step) + 1)
+            assert answer.step == step
+            assert dict(zip(questions, answer.above, strict=True)) == expected
+            true += sum(answer.above)
+    assert true > 100
+    assert len(directory.control.manifest().pieces) > 8
+    directory.close()
