@@ -1,7 +1,7 @@
 """Writes the OpenAPI descriptions of the interface: ``python -m infra.openapi``.
 
 One covers the routes of join and query, the other those of reports, which only a stack with Reports=ON has. Each is
-stored beside the function that serves it, and in docs.
+stored beside the code that serves it, and in docs.
 """
 
 import json
@@ -30,7 +30,7 @@ GATE = Document(
     "kanon",
     "Is this value shared by at least about k different clients in the past window?",
     ("join", "query"),
-    (ROOT / "functions" / "query" / "openapi.json", ROOT / "docs" / "openapi.json"),
+    (ROOT / "shared" / "kanon" / "gate" / "openapi.json", ROOT / "docs" / "openapi.json"),
 )
 REPORTS = Document(
     "kanon reports",

@@ -128,7 +128,7 @@ def test_the_wheel_holds_the_package_the_template_and_the_handlers_and_nothing_e
     assert "template.yaml" in source
     assert {f"infra/{name}.yaml" for name in ("edge", "observability", "reports")} <= source
     assert {f"functions/{name}/app.py" for name in ("join", "query", "evaluate")} <= source
-    assert "functions/query/openapi.json" in source
+    assert {"kanon/gate/openapi.json", "kanon/gate/docs.html"} <= files
     assert not [name for name in files if name.endswith(".pyc")]
 
 

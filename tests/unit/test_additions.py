@@ -8,8 +8,9 @@ import ast
 import json
 import os
 import re
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 from unittest import mock
@@ -17,10 +18,11 @@ from unittest import mock
 import pytest
 
 from infra.openapi import ENVIRONMENT
+from kanon.http.edge import resolver
 from tests.paths import ROOT
 from tests.unit.cli.commands import commands
 
-HANDLERS = ("functions/*/app.py", "functions/reports/*/app.py")
+HANDLERS = ("shared/kanon/gate/*_routes.py", "functions/reports/*/app.py")
 EXAMPLE = re.compile(r"^Example: `?(.+?)`?$", re.MULTILINE)
 
 
@@ -79,7 +81,7 @@ def shapes_of_profiles(text: str) -> set[str]:
 
 
 def routes_of_a_handler(text: str) -> set[str]:
-    """The routes of a handler: its module runs, because it registers some of them in loops."""
+    """The routes of a handler, or of a class of routes: its module runs, because it registers some of them in loops."""
     return {route(one.method, one.path) for one in routes_in(text)}
 
 
@@ -92,12 +94,16 @@ def hidden(name: str) -> bool:
 
 @cache
 def routes_in(text: str) -> list[Any]:
-    module: dict[str, Any] = {"__name__": "app", "__file__": str(ROOT / "functions" / "query" / "app.py")}
-    if "\napp = resolver(" not in text:
+    module: dict[str, Any] = {"__name__": "app", "__file__": str(ROOT / "app.py")}
+    classes_of_routes = [name for name in classes(text) if name.endswith("Routes")]
+    if "\napp = resolver(" not in text and not classes_of_routes:
         return []
-    with mock.patch.dict(os.environ, ENVIRONMENT):
+    with mock.patch.dict(os.environ, ENVIRONMENT), mock.patch.dict(sys.modules, {"app": mock.Mock()}):
         exec(compile(text, "app.py", "exec"), module)
-    return [*module["app"]._static_routes, *module["app"]._dynamic_routes]
+    app = module.get("app") or resolver(mock.Mock())
+    for name in classes_of_routes:
+        module[name](*[None] * len(fields(module[name]))).add_to(app)
+    return [*app._static_routes, *app._dynamic_routes]
 
 
 def route(method: str, path: str) -> str:

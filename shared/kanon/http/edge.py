@@ -5,16 +5,16 @@ relaxed JSON bodies, and it logs nothing of a request. It changes only the encod
 the resolver's deserialiser parses the body.
 """
 
+import sys
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
 from aws_lambda_powertools.event_handler.exceptions import NotFoundError
 from aws_lambda_powertools.event_handler.openapi.exceptions import RequestValidationError
 from aws_lambda_powertools.utilities.typing import LambdaContext
-from botocore.exceptions import BotoCoreError, ClientError
 from pydantic import BaseModel
 
 from kanon.dynamo.batches import is_throttle
@@ -40,6 +40,9 @@ from kanon.http.answers import (
 )
 from kanon.http.bodies import OWN_BODIES, Bodies, RequestError, read_json, readable
 from kanon.http.origin import Origin
+
+if TYPE_CHECKING:
+    from botocore.exceptions import BotoCoreError, ClientError
 
 MOST_DETAILS = 10
 RETRY_AFTER = "5"
@@ -73,9 +76,20 @@ def described(
     return answers
 
 
+class _Resolver(APIGatewayHttpResolver):
+    """Keeps the request in itself. Powertools keeps it in a class, so two threads would see each other's request."""
+
+    def _to_proxy_event(self, event: dict[str, Any]) -> Any:
+        self.current_event = super()._to_proxy_event(event)  # type: ignore[assignment]  # of version 2.0
+        return self.current_event
+
+
 def resolver(logger: Logger, form: Form = own_form) -> APIGatewayHttpResolver:
-    """A resolver that validates requests, reads relaxed JSON and answers every error in one form."""
-    app = APIGatewayHttpResolver(
+    """A resolver that validates requests, reads relaxed JSON and answers every error in one form.
+
+    One thread at a time may use it; threads with a resolver each do not disturb each other.
+    """
+    app = _Resolver(
         enable_validation=True,
         json_body_deserializer=read_json,
         debug=False,  # also against the environment: debug mode prints whole requests
@@ -101,19 +115,30 @@ def _translate(error: Exception, logger: Logger) -> ErrorAnswer:
         case ConfigurationError():
             logger.error("configuration refused", reason=str(error))
             return NOT_NOW
-        case ClientError():
-            if not is_throttle(error):
-                # The message of the AWS service may contain a key; the operation and the code do not.
-                code = error.response["Error"]["Code"]
-                logger.error("call refused", operation=error.operation_name, code=code)
-            return NOT_NOW
-        case BotoCoreError():
-            logger.error("call failed", kind=type(error).__name__)
+        case _ if isinstance(error, _aws_errors()):
+            _log_call(error, logger)
             return NOT_NOW
         case _:
             # The text of an unexpected error may contain anything; log only its kind and place.
             logger.error("unexpected error", **kind_and_place(error))
             return error_answer(500, "internal error; the operator has been notified")
+
+
+def _aws_errors() -> "tuple[type[ClientError | BotoCoreError], ...]":
+    """The errors of AWS calls. None can occur before botocore is loaded, and a service without AWS never loads it."""
+    loaded: Any = sys.modules.get("botocore.exceptions")
+    return (loaded.ClientError, loaded.BotoCoreError) if loaded else ()
+
+
+def _log_call(error: "ClientError | BotoCoreError", logger: Logger) -> None:
+    """Log a failed AWS call, unless it was throttled."""
+    from botocore.exceptions import ClientError
+
+    if not isinstance(error, ClientError):
+        logger.error("call failed", kind=type(error).__name__)
+    elif not is_throttle(error):
+        # The message of the AWS service may contain a key; the operation and the code do not.
+        logger.error("call refused", operation=error.operation_name, code=error.response["Error"]["Code"])
 
 
 def handle(
@@ -135,7 +160,7 @@ def handle(
             origin.check(event)
         if event["requestContext"]["http"]["method"] == "POST":
             event = readable(event, bodies)
-    except (RequestError, KanonError, ClientError, BotoCoreError) as error:
+    except (RequestError, KanonError, *_aws_errors()) as error:
         answer = _refusal(_translate(error, logger), form)
         return {
             "statusCode": answer.status_code,

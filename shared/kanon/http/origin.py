@@ -4,7 +4,7 @@ import hmac
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kanon import aws, clock
+from kanon import clock
 from kanon.http.answers import error_answer
 from kanon.http.bodies import RequestError
 from kanon.keys import fetch_edge_values
@@ -45,4 +45,10 @@ class Origin:
 
 def edge_of(secret: str) -> Origin | None:
     """The check of a function behind an edge. ``secret`` is the ARN of the values; it is empty without an edge."""
-    return Origin(lambda: fetch_edge_values(aws.secrets_manager(), secret)) if secret else None
+    return Origin(lambda: _values_of(secret)) if secret else None
+
+
+def _values_of(secret: str) -> tuple[str, ...]:
+    from kanon import aws  # a service without AWS has no edge
+
+    return fetch_edge_values(aws.secrets_manager(), secret)

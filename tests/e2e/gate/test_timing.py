@@ -30,7 +30,9 @@ OTHERS = [base64.urlsafe_b64encode(bytes([9, i]) * 16).decode().rstrip("=") for 
 OWN = (
     "functions/join/app.py",
     "functions/query/app.py",
+    "kanon/gate/query_routes.py",
     "kanon/gate/querying.py",
+    "kanon/gate/join_routes.py",
     "kanon/gate/joining.py",
     "kanon/http/",
 )

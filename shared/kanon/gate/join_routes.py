@@ -1,0 +1,100 @@
+"""The HTTP routes of joins. They read no status and no other join."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
+from pydantic import ValidationError
+
+from kanon import clock
+from kanon.gate.joining import Join, Joining
+from kanon.gate.models import (
+    NOT_LOGGED,
+    UNKNOWN_TYPE,
+    BatchedJoin,
+    BatchJoinAnswer,
+    BatchJoinBody,
+    JoinAnswer,
+    JoinBody,
+    JoiningClient,
+)
+from kanon.gate.paths import SetInPath, TypeInPath
+from kanon.gate.types import Type
+from kanon.http.answers import ErrorAnswer
+from kanon.http.bodies import RequestError
+from kanon.http.edge import RETRY_AFTER, described, invalid, json_answer
+
+
+@dataclass(frozen=True)
+class JoinRoutes:
+    """The routes of joins.
+
+    Attributes:
+        types: the types of the deployment by name.
+        joining: provides the use case.
+        count: is told the accepted ones and the number of the well-formed joins of each request.
+    """
+
+    types: Mapping[str, Type]
+    joining: Callable[[], Joining]
+    count: Callable[[int, int], None]
+
+    def add_to(self, app: APIGatewayHttpResolver) -> None:
+        """Let a resolver answer these routes."""
+        app.post(
+            "/v1/types/<type>/sets/<set>:join",
+            summary="Join a set",
+            operation_id="join",
+            responses=described("The join is in the log", 400, 401, 403, 404, 413, 415, 503),
+        )(self.join)
+        app.post(
+            "/v1:batchJoin",
+            summary="Join many sets at once",
+            operation_id="batchJoin",
+            responses=described("The result of each join", 400, 401, 403, 413, 415, 503, partly_later=True),
+        )(self.batch_join)
+
+    def join(self, type_name: TypeInPath, set_id: SetInPath, body: JoinBody) -> Response[JoinAnswer]:
+        """Log that a client joined a set. Repeating a join within a step changes nothing."""
+        if type_name not in self.types:
+            raise RequestError(UNKNOWN_TYPE)
+        accepted = 0
+        try:
+            self.joining().join(_join(type_name, set_id, body), clock.now())
+            accepted = 1
+        finally:
+            self.count(accepted, 1)
+        return json_answer(JoinAnswer())
+
+    def batch_join(self, body: BatchJoinBody) -> Response[BatchJoinAnswer]:
+        """Log up to 500 joins independently; ``results`` has one entry for every join, in order."""
+        now = clock.now()
+        read = [self._read(entry) for entry in body.joins]
+        joins = [entry for entry in read if isinstance(entry, Join)]
+        logged: list[bool] = []
+        try:
+            logged = self.joining().join_all(joins, now)
+        finally:
+            self.count(sum(logged), len(joins))
+        results = [JoinAnswer() if isinstance(entry, Join) else entry for entry in read]
+        places = [place for place, entry in enumerate(read) if isinstance(entry, Join)]
+        for place, stored in zip(places, logged, strict=True):
+            if not stored:
+                results[place] = NOT_LOGGED
+        headers = None if all(logged) else {"Retry-After": RETRY_AFTER}
+        return json_answer(BatchJoinAnswer(results=results), headers)
+
+    def _read(self, entry: Any) -> Join | ErrorAnswer:
+        """The join of one entry of a batch, or its error."""
+        try:
+            body = BatchedJoin.model_validate(entry)
+        except ValidationError as error:
+            return invalid(error.errors(include_url=False, include_input=False))
+        return _join(body.type, body.set, body) if body.type in self.types else UNKNOWN_TYPE
+
+
+def _join(type_name: str, set_id: bytes, body: JoiningClient) -> Join:
+    if body.client is not None:
+        return Join(type_name, set_id, "client", body.client.encode())
+    return Join(type_name, set_id, "short", str(body.short_client_identifier).encode())
