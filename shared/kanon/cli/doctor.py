@@ -11,7 +11,7 @@ from kanon.cli.stacks import Profile, Region, Stack, Url, find, stack_errors
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kanon.operate.findings import Finding
+    from kanon.findings import Finding
 
 
 def doctor(
@@ -50,7 +50,7 @@ def doctor(
 
 
 def _show(findings: "Sequence[Finding]") -> None:
-    from kanon.operate.findings import Verdict
+    from kanon.findings import Verdict
 
     styles = {Verdict.FAIL: "bold red", Verdict.WARN: "yellow", Verdict.NOT_SEEN: "dim"}
     table = new_table("check", "verdict", "seen", "what to do")

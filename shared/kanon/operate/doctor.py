@@ -15,6 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from kanon.dynamo.tables import described, table_ids
 from kanon.errors import ConfigurationError
+from kanon.findings import Finding, Section, Verdict, moment
 from kanon.gate.fingerprints import (
     NOISE_KEY,
     RETIRED,
@@ -40,16 +41,7 @@ from kanon.gate.storage.control import Progress
 from kanon.gate.storage.statuses import Horizon
 from kanon.keys import Secret, fetch_secret
 from kanon.operate.changes import changed_fingerprints
-from kanon.operate.findings import (
-    Finding,
-    Section,
-    Verdict,
-    environment_finding,
-    moment,
-    queue_finding,
-    readable,
-    schedule_finding,
-)
+from kanon.operate.findings import environment_finding, queue_finding, readable, schedule_finding
 from kanon.operate.noise_key import last_needed
 from kanon.operate.reports import examine_reports
 from kanon.operate.running_reports import ReportSettingsError

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
+from kanon.findings import moment
 from kanon.gate.fingerprints import RETIRED
 from kanon.gate.generations import in_force
 from kanon.gate.mechanism.searches import Search, Searches
@@ -20,7 +21,6 @@ from kanon.gate.reading import touched
 from kanon.gate.slots import Layouts
 from kanon.gate.types import Type
 from kanon.keys import Secret, fetch_secret
-from kanon.operate.findings import moment
 from kanon.operate.stacks import RunningStack
 
 PERMISSIONS = (

@@ -7,17 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from kanon.dynamo.tables import described
+from kanon.findings import Finding, Section, Verdict, moment
 from kanon.operate.changes import changed_fingerprints
-from kanon.operate.findings import (
-    Finding,
-    Section,
-    Verdict,
-    environment_finding,
-    moment,
-    queue_finding,
-    readable,
-    schedule_finding,
-)
+from kanon.operate.findings import environment_finding, queue_finding, readable, schedule_finding
 from kanon.operate.running_reports import QUEUES, SCHEDULES, RunningReports
 from kanon.reports.settings import Recorded, fingerprints
 from kanon.reports.storage.key_ring import NEW_EVERY, PUBLISHED

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from kanon.dynamo.tables import table_ids
+from kanon.findings import Section
 from kanon.local import Stack
-from kanon.operate.findings import Section
 from kanon.reports.avro import Report as Encrypted
 from kanon.reports.avro import read_summary, write_domain
 from kanon.reports.clients.encrypt import SECOND, ClientReport, contribution, encrypt

@@ -8,9 +8,9 @@ from typing import Any
 from typer.testing import CliRunner
 
 from kanon.cli.main import app
+from kanon.findings import Finding, Verdict
 from kanon.local import Stack
 from kanon.operate.doctor import examine
-from kanon.operate.findings import Finding, Verdict
 from kanon.operate.stacks import RunningStack, described_stack
 
 

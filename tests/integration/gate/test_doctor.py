@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 
 from kanon.cli.main import app
 from kanon.dynamo.tables import described
+from kanon.findings import Section, Verdict, moment
 from kanon.gate.storage.control import Control
 from kanon.local import Stack
 from kanon.local.source import ROOT
 from kanon.operate import doctor as module
 from kanon.operate.doctor import slots_text
-from kanon.operate.findings import Section, Verdict, moment
 from kanon.operate.running_reports import FUNCTIONS, QUEUES
 from kanon.operate.stacks import StackError, deployed_stack, described_stack, local_stack
 from tests.conftest import START

@@ -8,8 +8,8 @@ import pytest
 
 from kanon.dynamo.tables import table_ids
 from kanon.dynamo.transactions import all_or_none
+from kanon.findings import Finding, Section, Verdict
 from kanon.operate import reports as module
-from kanon.operate.findings import Finding, Section, Verdict
 from kanon.operate.reports import examine_reports
 from kanon.operate.running_reports import QUEUES, SCHEDULES, RunningReports
 from kanon.reports.service.committing import CommitOutcome
