@@ -93,6 +93,7 @@ lock: $(VENV)/.requirements  ## write the pinned requirements from requirements/
 	pin ministack requirements/ministack.txt; \
 	pin demo requirements/demo.txt; \
 	pin log requirements/log.txt --constraint requirements/dev.txt; \
+	pin serve requirements/serve.txt --constraint requirements/dev.txt; \
 	pin sam requirements/sam.txt; \
 	pin spark requirements/spark.txt --constraint requirements/dev.txt; \
 	pin rivals requirements/rivals.txt; \

@@ -21,6 +21,7 @@ _OF_OPTIONS = {
     ("desk", "pandas"): "spark",
     ("desk", "boto3"): "aws",
     ("desk", "botocore"): "aws",
+    ("serve", "jwt"): "jwt",
 }
 """Libraries that only an option of a command needs, by the extra of the command, and their extras."""
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kanon.cli import serve_data
+from kanon.cli.serve_data import Data
 from kanon.cli.stacks import on_stack
 
 if TYPE_CHECKING:
@@ -17,6 +19,21 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Place = Annotated[str, typer.Argument(metavar="TYPE/SET", help="The type, and the set id as in the path of the API.")]
 
 
+@operate.command("api-key")
+def api_key(
+    data: Data,
+    name: Annotated[str | None, typer.Option(help="Name of the new key; by default key-1, key-2, ...")] = None,
+    revoke: Annotated[str | None, typer.Option(metavar="NAME", help="Revoke this key instead of making one.")] = None,
+) -> None:
+    """Make an API key of a service on one machine, and print it. The directory keeps only its SHA-256.
+
+    Example: kanon operate api-key --data data
+    """
+    if name is not None and revoke is not None:
+        raise typer.BadParameter("give --name for a new key, or --revoke, not both")
+    serve_data.api_key(data, name, revoke)
+
+
 @operate.command()
 @on_stack
 def skip(stack: "RunningStack", yes: Yes = False) -> None:
@@ -25,9 +42,9 @@ def skip(stack: "RunningStack", yes: Yes = False) -> None:
     Example: kanon operate skip --stack kanon-prod
     """
     from kanon import clock
+    from kanon.findings import moment
     from kanon.operate import skip as skipping
     from kanon.operate.changes import ChangeRefusedError
-    from kanon.operate.findings import moment
 
     found, period = skipping.gaps(stack, clock.now()), stack.evaluate.period
     if not found:

@@ -110,15 +110,19 @@ def own_types(given: Sequence[str] | None, file: Path | None, period: int, name:
     Raises:
         typer.BadParameter: both were given, or a type is invalid; the message says what to change.
     """
+    document = types_document(given, file, name)
+    return None if document is None else _checked(document, period, "--type" if given else "--types")
+
+
+def types_document(given: Sequence[str] | None, file: Path | None, name: str = "fledge") -> str | None:
+    """The types of :func:`own_types` as a text for the parameter ``Types``. Only their JSON is checked."""
     if given and file is not None:
         raise typer.BadParameter("give --type or --types, not both")
     if given:
         names = [name] if len(given) == 1 else [f"{name}-{n}" for n in range(1, len(given) + 1)]
         entries = {one: _parsed(text, "--type") for one, text in zip(names, given, strict=True)}
-        return _checked(json.dumps(entries, separators=(",", ":")), period, "--type")
-    if file is not None:
-        return _checked(json.dumps(json_of_file(file, "--types"), separators=(",", ":")), period, "--types")
-    return None
+        return json.dumps(entries, separators=(",", ":"))
+    return None if file is None else json.dumps(json_of_file(file, "--types"), separators=(",", ":"))
 
 
 def json_of_file(file: Path, option: str) -> Any:

@@ -1,7 +1,6 @@
-"""``kanon serve``: the whole service on a loopback port, in real time with short steps."""
+"""``kanon serve``: with ``--data`` the service of one machine, else a rehearsal of the stack with short steps."""
 
 import contextlib
-import errno
 import io
 import json
 import signal
@@ -12,14 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kanon.cli.errors import local_errors
-from kanon.cli.options import OneType, TypesFile, json_of_file, own_types
+from kanon.cli.options import OneType, TypesFile, json_of_file, own_types, refuse_unused, types_document
 from kanon.cli.screen import program, working
+from kanon.cli.serve_data import ONLY_DATA, Credentials, Place, serve_directory, usable
+from kanon.serving.access import Auth
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kanon.local import Stack
-    from kanon.local.server import Server
 
 LOG_SECONDS, LOG_STEPS = 600, 60
 """The outage allowance: this many seconds or steps, whichever is longer. The first evaluation reads all of it."""
@@ -39,22 +39,61 @@ class _Discard(io.StringIO):
 
 
 def serve(
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port on 127.0.0.1; 0 for any free one.")] = 8000,
-    period: Annotated[int, typer.Option(min=2, max=86_400, help="Length of a step in seconds.")] = 10,
+    context: typer.Context,
+    data: Annotated[Path | None, typer.Option(metavar="DIR", help="Keep everything in this directory.")] = None,
+    host: Annotated[str, typer.Option(help="With --data: address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 for any free one.")] = 8000,
+    period: Annotated[
+        int | None,
+        typer.Option(min=1, max=86_400, help="Seconds per step; by default 3600 with --data, else 10."),
+    ] = None,
     type_: OneType = None,
     types_file: TypesFile = None,
+    join_auth: Annotated[
+        Auth, typer.Option(help="With --data: who may join: with an API key, with a token, or anybody.")
+    ] = Auth.KEY,
+    batch_auth: Annotated[
+        Auth, typer.Option(help="With --data: who may call batchJoin, batchQuery and /metrics: KEY or JWT.")
+    ] = Auth.KEY,
+    jwks: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --data: public keys (JWKS) of the issuer of tokens.")
+    ] = None,
+    issuer: Annotated[str | None, typer.Option(help="With --data: the claim iss of tokens.")] = None,
+    audience: Annotated[str | None, typer.Option(help="With --data: the claim aud of tokens.")] = None,
     parameters: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help='Parameters of the template (JSON): {"NoiseKeys": [...]}, "LogGenerations".'),
+        typer.Option(metavar="FILE", help='Without --data: JSON such as {"NoiseKeys": [...]}, "LogGenerations".'),
     ] = None,
 ) -> None:
     """Serve the HTTP API on this machine until Ctrl-C.
 
-    If a file of --types or --parameters changes, the service deploys it. Use this to rehearse a new type or a rotation
-    of the noise key, in steps of two seconds.
+    With --data it is a service for real use: it keeps joins, answers and secrets in a directory.
 
-    Example: kanon serve --types types.json --period 2
+    Without --data it rehearses the stack on AWS, and forgets everything when it ends. If a file of --types or
+    --parameters changes, it deploys it. Use this to rehearse a new type or a rotation of the noise key.
+
+    Example: kanon serve --data data --types types.json
     """
+    if data is None:
+        refuse_unused(context, ONLY_DATA, "without --data DIR: the rehearsal of the stack has its own")
+        _rehearse(port, _of_rehearsal(period), type_, types_file, parameters)
+    else:
+        refuse_unused(context, ("parameters",), "with --data: it is for the rehearsal, without --data")
+        credentials = Credentials(join_auth, batch_auth, jwks, issuer, audience)
+        serve_directory(Place(data, host, port), period, types_document(type_, types_file), credentials)
+
+
+def _of_rehearsal(period: int | None) -> int:
+    """The length of a step without ``--data``, in seconds."""
+    if period == 1:
+        raise typer.BadParameter("must be at least 2 without --data", param_hint="--period")
+    return period or 10
+
+
+def _rehearse(
+    port: int, period: int, type_: "list[str] | None", types_file: Path | None, parameters: Path | None
+) -> None:
+    """Run the whole stack on an emulator, in real time with short steps."""
 
     def wanted() -> "dict[str, str]":
         own = own_types(type_, types_file, period)
@@ -71,7 +110,8 @@ def serve(
         with contextlib.ExitStack() as running:
             with working("starting the service"):
                 stack = running.enter_context(Stack(first, schedule=schedule, logs=_Discard()))
-                server = _listening(stack, port)
+                with usable(port):
+                    server = stack.serve(port)
             running.callback(server.close)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, lambda *_: stop.set())
@@ -82,16 +122,6 @@ def serve(
                 threading.Thread(target=_redeploy, args=(stack, wanted, first, stop), daemon=True).start()
             stack.run(stop)
             typer.echo("Stopping.")
-
-
-def _listening(stack: "Stack", port: int) -> "Server":
-    try:
-        return stack.serve(port)
-    except OSError as error:
-        problem = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
-        raise typer.BadParameter(
-            f"port {port} {problem}: choose another, or 0 for any free one", param_hint="--port"
-        ) from error
 
 
 def _redeploy(

@@ -8,7 +8,7 @@ the resolver's deserialiser parses the body.
 import sys
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
@@ -39,7 +39,6 @@ from kanon.http.answers import (
     own_form,
 )
 from kanon.http.bodies import OWN_BODIES, Bodies, RequestError, read_json, readable
-from kanon.http.origin import Origin
 
 if TYPE_CHECKING:
     from botocore.exceptions import BotoCoreError, ClientError
@@ -141,23 +140,30 @@ def _log_call(error: "ClientError | BotoCoreError", logger: Logger) -> None:
         logger.error("call refused", operation=error.operation_name, code=error.response["Error"]["Code"])
 
 
+class Guard(Protocol):
+    """Decides about a request before its body is read."""
+
+    def check(self, event: Mapping[str, Any]) -> None:
+        """Raises RequestError for a request to refuse."""
+
+
 def handle(
     app: APIGatewayHttpResolver,
     event: dict[str, Any],
-    context: LambdaContext,
+    context: LambdaContext | None,
     logger: Logger,
-    origin: Origin | None = None,
+    guard: Guard | None = None,
     bodies: Bodies = OWN_BODIES,
     form: Form = own_form,
 ) -> dict[str, Any]:
     """Answer an API Gateway event (format 2.0).
 
-    A request that did not come through the edge, if there is one, or that has an unreadable body is refused before
-    routing.
+    A request that the guard refuses (because it did not come through the edge, for example) or that has an unreadable
+    body is refused before routing.
     """
     try:
-        if origin is not None:
-            origin.check(event)
+        if guard is not None:
+            guard.check(event)
         if event["requestContext"]["http"]["method"] == "POST":
             event = readable(event, bodies)
     except (RequestError, KanonError, *_aws_errors()) as error:
@@ -167,7 +173,7 @@ def handle(
             "headers": answer.headers,
             "body": answer.body,
         }
-    return app.resolve(event, context)
+    return app.resolve(event, context)  # type: ignore[arg-type]  # no route reads the context
 
 
 def _refusal(body: ErrorAnswer, form: Form) -> Response[str]:

@@ -320,3 +320,8 @@ def _remember(control: ControlFile, path: Path, settings: EvaluateSettings) -> N
         stored[name] = json.dumps([entry.model_dump() for entry in stored[name]])
     control.put_text(SETTINGS, json.dumps(stored))
     control.put_text(PLACE, place_of(path))
+
+
+def stored_settings(control: ControlFile) -> EvaluateSettings:
+    """The settings with which the deployment of a control file was last opened."""
+    return _settings(control, Given())

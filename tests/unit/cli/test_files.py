@@ -22,9 +22,11 @@ from tests.unit.cli.commands import commands, run
 
 READ = {
     *("log", "logs", "types_file", "types", "prices", "measured", "parameters", "groups", "key"),
-    *("sketches", "first", "second", "reports", "domain", "keys", "events", "file"),
+    *("sketches", "first", "second", "reports", "domain", "keys", "events", "file", "jwks", "data"),
 }
-"""The parameters with a path that is read. ``risk --key`` makes a missing file, and never replaces one."""
+"""The parameters with a path that is read. ``risk --key`` makes a missing file, and never replaces one.
+
+``--data`` names a directory that the service makes if it is missing, and that holds a deployment otherwise."""
 
 ASKED = "--group set --epsilon 1 --delta 1e-6 --dataset d"
 WRITERS = {

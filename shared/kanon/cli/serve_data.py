@@ -1,0 +1,152 @@
+"""The service of one machine, as ``kanon serve --data`` runs it, and its API keys."""
+
+import errno
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from socket import gaierror
+from typing import Annotated
+
+import typer
+
+from kanon.cli.errors import needs, one_line
+from kanon.cli.screen import program, warn
+from kanon.errors import ConfigurationError, FingerprintMismatchError
+from kanon.serving.access import Access, Auth, Check
+
+ONLY_DATA = ("host", "join_auth", "batch_auth", "jwks", "issuer", "audience")
+"""The options of ``kanon serve`` that need ``--data``."""
+
+Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="Directory of `kanon serve --data`.")]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a service keeps everything, and where it listens."""
+
+    data: Path
+    host: str
+    port: int
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Who may call, and what tokens are checked with."""
+
+    join: Auth
+    batch: Auth
+    jwks: Path | None
+    issuer: str | None
+    audience: str | None
+
+    def check(self) -> None:
+        """Refuse options that do not fit together.
+
+        Raises:
+            typer.BadParameter: one is missing, has no effect, or is not allowed.
+        """
+        tokens = Auth.JWT in (self.join, self.batch)
+        given = [value is not None for value in (self.jwks, self.issuer, self.audience)]
+        if self.batch is Auth.OPEN:
+            raise typer.BadParameter("batches always need KEY or JWT", param_hint="--batch-auth")
+        if tokens and not all(given):
+            raise typer.BadParameter("JWT needs --jwks, --issuer and --audience")
+        if any(given) and not tokens:
+            raise typer.BadParameter("--jwks, --issuer and --audience have no effect without --join-auth JWT")
+
+    def access(self, keys: Check) -> Access:
+        """The checks of requests. ``keys`` checks an API key.
+
+        Raises:
+            ConfigurationError: the file of public keys cannot be read.
+        """
+        checks = {Auth.KEY: keys}
+        if self.jwks is not None:
+            from kanon.serving.tokens import Tokens
+
+            checks[Auth.JWT] = Tokens(self.jwks, self.issuer or "", self.audience or "").has
+        return Access(self.join, self.batch, checks)
+
+
+@contextmanager
+def usable(port: int, host: str = "127.0.0.1") -> Iterator[None]:
+    """Name the option if an address cannot be used."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL or isinstance(error, gaierror):
+            raise typer.BadParameter(f"{host} is no address of this machine", param_hint="--host") from error
+        problem = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+        raise typer.BadParameter(
+            f"port {port} {problem}: choose another, or 0 for any free one", param_hint="--port"
+        ) from error
+
+
+@needs("serve")
+def serve_directory(place: Place, period: int | None, types: str | None, credentials: Credentials) -> None:
+    """Serve a directory until a signal ends it."""
+    credentials.check()
+    from kanon import clock
+    from kanon.serving.api_keys import ApiKeys
+    from kanon.serving.directory import Given, open_directory
+    from kanon.serving.service import Running
+
+    with one_line(ConfigurationError, FingerprintMismatchError):
+        directory = open_directory(place.data, Given(period=period, types=types), clock.now())
+    keys = ApiKeys(lambda: directory.control.database)
+    try:
+        with one_line(ConfigurationError):
+            access = credentials.access(keys.has)
+        stop = threading.Event()
+        with usable(place.port, place.host):
+            running = Running(directory, access, place.host, place.port)
+    except BaseException:
+        directory.close()
+        raise
+    with closing(running):
+        _say_who_may_call(place, credentials, any_key=bool(keys.all()))
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        stop.wait()
+
+
+def _say_who_may_call(place: Place, credentials: Credentials, *, any_key: bool) -> None:
+    """Say on standard error what an operator must know before anybody calls."""
+    if Auth.KEY in (credentials.join, credentials.batch) and not any_key:
+        typer.echo(f"No API key exists yet. Make one: {program()} operate api-key --data {place.data}", err=True)
+    if credentials.join is Auth.OPEN:
+        warn("with --join-auth OPEN whoever reaches this port can invent clients, and so make any set true")
+    if not _is_loopback(place.host):
+        warn("requests and keys travel unencrypted: let a proxy that speaks HTTPS forward them")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@needs("serve")
+def api_key(data: Data, name: "str | None", revoke: "str | None") -> None:
+    """Make or revoke an API key, also beside a running service."""
+    from kanon import clock
+    from kanon.gate.storage.disk.control import NAME, ControlFile
+    from kanon.serving.api_keys import ApiKeys
+
+    if not (data / NAME).is_file():
+        raise typer.BadParameter(f"{data} holds no deployment: run `kanon serve --data {data}` first")
+    control = ControlFile(data)
+    with closing(control), one_line(ConfigurationError):
+        keys = ApiKeys(lambda: control.database)
+        if revoke is not None:
+            keys.revoke(revoke)
+            typer.echo(f"Key {revoke} is refused from now on.")
+            return
+        made, key = keys.make(name, clock.now())
+    typer.echo(f"Key {made}. It is shown only now; send it as `Authorization: Bearer ...`:", err=True)
+    typer.echo(key)

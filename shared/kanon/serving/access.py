@@ -1,0 +1,65 @@
+"""Who may call which route of the service on one machine, in the words of the template's parameters.
+
+Whatever is not listed here as open to anybody needs a key or a token, so a route that is added later is closed.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from kanon.http.answers import error_answer
+from kanon.http.bodies import RequestError
+
+OPEN_QUERIES = frozenset({"/v1:query", "/v1:validateHashes"})
+METRICS = "/metrics"
+JOIN = re.compile(r"/v1/types/[^/]+/sets/[^/]+:join")
+JOINS = re.compile(rf"{JOIN.pattern}|/v1:batchJoin")
+UNKNOWN_CALLER = error_answer(401, "send a valid key or token of this service as Authorization: Bearer ...")
+
+Check = Callable[[str], bool]
+"""Whether the text behind ``Bearer`` is a valid key or token."""
+
+
+class Auth(StrEnum):
+    """Who may call: anybody, whoever has an API key, or whoever has a token of the issuer."""
+
+    OPEN = "OPEN"
+    KEY = "KEY"
+    JWT = "JWT"
+
+
+@dataclass(frozen=True)
+class Access:
+    """Decides about a request before its body is read.
+
+    Attributes:
+        join: who may call ``join``, as ``JoinAuth``.
+        batch: who may call the other calls that need it, and read metrics, as ``BatchAuth``.
+        checks: how the credentials of each way are checked.
+    """
+
+    join: Auth
+    batch: Auth
+    checks: Mapping[Auth, Check]
+
+    def check(self, event: Mapping[str, Any]) -> None:
+        """Check the credentials of a request.
+
+        Raises:
+            RequestError: 401, they are needed and absent, or not valid.
+        """
+        needed = self._needed(event["requestContext"]["http"]["method"], event["rawPath"])
+        if needed is Auth.OPEN:
+            return
+        scheme, _, credentials = event["headers"].get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not self.checks[needed](credentials.strip()):
+            raise RequestError(UNKNOWN_CALLER)
+
+    def _needed(self, method: str, path: str) -> Auth:
+        if path == METRICS:
+            return self.batch
+        if method in ("GET", "HEAD") or path in OPEN_QUERIES:
+            return Auth.OPEN
+        return self.join if JOIN.fullmatch(path) else self.batch

@@ -1,0 +1,83 @@
+"""Evaluates the closed steps of a directory, each as soon as it is closed, and says whether that works."""
+
+import threading
+import time
+from typing import Protocol
+
+from aws_lambda_powertools import Logger
+
+from kanon import clock
+from kanon.errors import KanonError, kind_and_place
+from kanon.serving.directory import Directory
+from kanon.serving.measures import Measures
+
+SECONDS_TO_RETRY = 5.0
+MOST_SECONDS_ASLEEP = 60.0
+"""The clock of the machine may be set, and the machine may sleep."""
+LEAST_MARGIN = 1
+
+
+class Stop(Protocol):
+    """A ``threading.Event``."""
+
+    def wait(self, timeout: float) -> bool:
+        """Whether to stop, at the latest after ``timeout`` seconds."""
+
+
+class Evaluating:
+    """The evaluation of a directory in a thread of its own."""
+
+    def __init__(self, directory: Directory, measures: Measures, logger: Logger) -> None:
+        self._directory, self._measures, self._logger = directory, measures, logger
+        self._error = ""
+        settings = directory.settings
+        self._margin = max(LEAST_MARGIN, settings.publish_delay - settings.grace)
+
+    def run(self, stop: Stop) -> None:
+        """Evaluate until told to stop."""
+        while not stop.wait(self.turn(clock.now())):
+            pass
+
+    def turn(self, now: float) -> float:
+        """Evaluate what is closed at ``now``. Returns the seconds until the next turn."""
+        began = time.perf_counter()
+        try:
+            done = self._directory.evaluate(now)
+            lag = self._directory.lag(now)
+            wait = self._directory.next_wake(now) - clock.now()
+        except KanonError as error:
+            self._failed("evaluation stopped", reason=str(error))
+            return SECONDS_TO_RETRY
+        except Exception as error:  # noqa: BLE001, its text may hold anything
+            self._failed("unexpected error", **kind_and_place(error))
+            return SECONDS_TO_RETRY
+        self._error = ""
+        if done.steps:
+            seconds = time.perf_counter() - began
+            self._measures.steps.inc(done.steps)
+            self._measures.seconds.inc(seconds)
+            fields = {"steps": done.steps, "steps_behind": lag, "late": done.late, "seconds": round(seconds, 3)}
+            self._logger.info("evaluated", extra=fields)
+        return min(max(0.0, wait), MOST_SECONDS_ASLEEP)
+
+    def _failed(self, message: str, **fields: str) -> None:
+        self._measures.stopped.inc()
+        self._error = message
+        self._logger.error(message, extra=fields)
+
+    def problem(self, now: float) -> str:
+        """What is wrong with the answers at ``now``, in words; empty if nothing is.
+
+        The last closed step must be evaluated when it is to become visible.
+        """
+        late = self._directory.lag(now - self._margin)
+        if self._error:
+            return f"{self._error}: the log of the service says why"
+        return f"evaluation is {late} step{'s' * (late > 1)} late" if late else ""
+
+
+def start(evaluating: Evaluating, stop: threading.Event) -> threading.Thread:
+    """Evaluate in a thread until ``stop`` is set."""
+    thread = threading.Thread(target=evaluating.run, args=(stop,), name="evaluate", daemon=True)
+    thread.start()
+    return thread

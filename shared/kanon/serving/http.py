@@ -1,0 +1,216 @@
+"""The HTTP server of the service on one machine: waitress, with limits that strangers cannot pass.
+
+It knows nothing about the routes: it turns a request into the event that a resolver of API Gateway expects, and the
+resolver's result into the response. Neither an answer nor a log ever repeats a part of a request.
+"""
+
+import base64
+import http.client
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from waitress.channel import HTTPChannel
+from waitress.server import create_server
+from waitress.task import ErrorTask
+
+from kanon.errors import kind_and_place
+from kanon.http.answers import ErrorAnswer, error_answer
+from kanon.http.bodies import MOST_BODY_BYTES
+
+Answer = Callable[[dict[str, Any]], dict[str, Any]]
+"""Takes an event and returns a result, both in format 2.0 of API Gateway."""
+THREADS = 16
+"""Requests at a time. Joins wait for the disk together, so more threads store more joins with each write."""
+MOST_CONNECTIONS = 200
+MOST_HEADER_BYTES = 16 * 1024
+IN_MEMORY = 16 * MOST_BODY_BYTES
+"""More bytes than a request or the answers that wait for a client have: none is written to a temporary file."""
+SECONDS_OF_A_REQUEST = 30
+"""Seconds after which a connection is closed that has no request, an incomplete one, or an answer nobody reads."""
+SECONDS_TO_STOP = 10.0
+LOOK_SECONDS = 0.02
+TOO_LARGE = error_answer(413, f"the body is larger than {MOST_BODY_BYTES} bytes; split the request")
+HEADERS_TOO_LARGE = error_answer(400, f"the headers are larger than {MOST_HEADER_BYTES} bytes: send fewer")
+NOT_HTTP = error_answer(400, "the request is not HTTP/1.1 as this service reads it")
+UNFORESEEN = error_answer(500, "internal error; the operator has been notified")
+
+
+class _Refusal(ErrorTask):
+    """Answers a request that waitress cannot parse. Its own texts repeat parts of the request."""
+
+    def execute(self) -> None:
+        request: Any = self.request
+        answer = {413: TOO_LARGE, 431: HEADERS_TOO_LARGE}.get(request.error.code, NOT_HTTP)
+        body = _content(answer)
+        self.status = _status_line(answer.error.code)
+        self.response_headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store")]
+        self.set_close_on_finish()
+        self.content_length = len(body)
+        self.write(body)
+
+
+class _Channel(HTTPChannel):
+    """A connection. Waitress lets a client send for ever, as long as it sends a byte from time to time."""
+
+    error_task_class = _Refusal
+    _begun = 0.0
+
+    def readable(self) -> bool:
+        return bool((self.server.accepting or self.request is not None) and super().readable())
+
+    def received(self, data: bytes) -> Any:
+        begins = self.request is None
+        result = super().received(data)
+        if self.request is not None:  # it is not complete yet
+            self._begun = self.last_activity if begins else self._begun
+            self.last_activity = self._begun  # the server closes what was not active for SECONDS_OF_A_REQUEST
+        return result
+
+
+class Server:
+    """Answers requests on a port in threads, from its creation until it is closed.
+
+    Args:
+        answer: the answer to an event; several threads call it.
+        host: the address to listen on.
+        port: 0 for any free one.
+        failed: is told the kind and the place of an error that ``answer`` raised.
+
+    Raises:
+        OSError: the address cannot be used.
+    """
+
+    def __init__(self, answer: Answer, host: str, port: int, failed: Callable[[dict[str, Any]], None]) -> None:
+        logging.getLogger("waitress").setLevel(logging.CRITICAL + 1)  # it logs paths, which name sets
+        bound = _bound(host, port)
+        server: Any = create_server(
+            _application(answer, failed),
+            sockets=[bound],
+            _start=False,
+            threads=THREADS,
+            max_request_header_size=MOST_HEADER_BYTES,
+            max_request_body_size=MOST_BODY_BYTES + 1,
+            inbuf_overflow=IN_MEMORY,
+            outbuf_overflow=IN_MEMORY,
+            outbuf_high_watermark=MOST_BODY_BYTES,
+            connection_limit=MOST_CONNECTIONS,
+            channel_timeout=SECONDS_OF_A_REQUEST,
+            cleanup_interval=max(1, SECONDS_OF_A_REQUEST // 6),
+            asyncore_use_poll=True,
+            log_socket_errors=False,
+            ident=None,
+        )
+        server.channel_class = _Channel
+        server.accept_connections()
+        self._server = server
+        self.port = int(bound.getsockname()[1])
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        self._thread = threading.Thread(target=server.run, name="http", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Accept no connection any more, finish the requests that have arrived, and close. Again: nothing happens."""
+        if not self._thread.is_alive():
+            return
+        self._in_loop(lambda: setattr(self._server, "accepting", False))
+        deadline = time.monotonic() + SECONDS_TO_STOP
+        while self._busy() and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
+        self._server.task_dispatcher.shutdown()
+        self._in_loop(self._close)
+        self._thread.join(SECONDS_TO_STOP)
+
+    def _busy(self) -> bool:
+        """Whether a request is being answered, or an answer has not left."""
+        channels = list(self._server.active_channels.values())
+        return any(channel.requests or channel.total_outbufs_len for channel in channels)
+
+    def _in_loop(self, work: Callable[[], None]) -> None:
+        """Let the thread of the server do something, and wait until it is done."""
+        pulled, done = threading.Event(), threading.Event()
+
+        def run() -> None:
+            pulled.wait()  # an earlier pull may wake the thread; then this one could write to a closed trigger
+            work()
+            done.set()
+
+        self._server.trigger.pull_trigger(run)
+        pulled.set()
+        done.wait(SECONDS_TO_STOP)
+
+    def _close(self) -> None:
+        for channel in list(self._server.active_channels.values()):
+            channel.handle_close()
+        self._server.close()
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _application(
+    answer: Answer, failed: Callable[[dict[str, Any]], None]
+) -> Callable[[dict[str, Any], Any], Iterable[bytes]]:
+    def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        try:
+            status, headers, body = _response(answer(event_of(environ)))
+        except Exception as error:  # noqa: BLE001, waitress would log it with the path
+            failed(kind_and_place(error))
+            status, headers, body = 500, {"Content-Type": "application/json"}, _content(UNFORESEEN)
+        headers["Content-Length"] = str(len(body))
+        start_response(_status_line(status), list(headers.items()))
+        return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]
+
+    return application
+
+
+def _status_line(status: int) -> str:
+    return f"{status} {http.client.responses.get(status, 'Unknown')}"
+
+
+def _content(answer: ErrorAnswer) -> bytes:
+    return answer.model_dump_json().encode()
+
+
+def event_of(environ: dict[str, Any]) -> dict[str, Any]:
+    """The event of API Gateway (format 2.0) for a WSGI request, as far as a resolver reads it."""
+    method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"].encode("latin-1").decode("utf-8", "replace")
+    headers = {key[5:].replace("_", "-").lower(): value for key, value in environ.items() if key.startswith("HTTP_")}
+    headers |= {"content-type": environ.get("CONTENT_TYPE", "")}
+    event: dict[str, Any] = {
+        "version": "2.0",
+        "rawPath": path,
+        "rawQueryString": environ["QUERY_STRING"],
+        "headers": headers,
+        "requestContext": {"stage": "$default", "http": {"method": method, "path": path}},
+        "isBase64Encoded": False,
+    }
+    content = environ["wsgi.input"].read(MOST_BODY_BYTES + 1)
+    if content:
+        event["body"], event["isBase64Encoded"] = _text_of(content)
+    return event
+
+
+def _text_of(content: bytes) -> tuple[str, bool]:
+    """A body as text, and whether it is in base64 because it is not UTF-8."""
+    try:
+        return content.decode(), False
+    except UnicodeDecodeError:
+        return base64.b64encode(content).decode(), True
+
+
+def _response(result: dict[str, Any]) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of a resolver's result."""
+    headers = {str(name): str(value) for name, value in (result.get("headers") or {}).items()}
+    return int(result["statusCode"]), headers, (result.get("body") or "").encode()
