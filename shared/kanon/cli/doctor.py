@@ -1,10 +1,12 @@
-"""``kanon doctor``: checks the health of a running stack and prints what to do."""
+"""``kanon doctor``: checks the health of a running stack, or of a directory, and prints what to do."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kanon.cli.options import Json
+from kanon.cli.errors import needs, one_line
+from kanon.cli.options import Json, refuse_unused
 from kanon.cli.screen import cell, new_table, pages, screen, show_json, working
 from kanon.cli.stacks import Profile, Region, Stack, Url, find, stack_errors
 
@@ -15,10 +17,14 @@ if TYPE_CHECKING:
 
 
 def doctor(
+    context: typer.Context,
     stack: Stack = None,
     region: Region = None,
     profile: Profile = None,
     url: Url = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Check this directory of `kanon serve --data` instead.")
+    ] = None,
     secrets: Annotated[bool, typer.Option("--secrets", help="Also read the secrets and compare them.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -26,16 +32,11 @@ def doctor(
 
     Example: kanon doctor --stack kanon-prod --secrets
     """
-    from kanon import clock
-    from kanon.errors import ConfigurationError
-    from kanon.operate.doctor import examine, unusable
-
-    with stack_errors(": docs/guides/operate.md#kanon-doctor names the permissions"):
-        try:
-            with working("checking the stack"):
-                findings = examine(find(stack, region, profile, url), clock.now(), secrets=secrets)
-        except ConfigurationError as error:
-            findings = [unusable(error)]
+    if data is None:
+        findings = _of_stack(stack, region, profile, url, secrets=secrets)
+    else:
+        refuse_unused(context, ("stack", "region", "profile", "url", "secrets"), "with --data: name one of them only")
+        findings = _of_directory(data)
     wrong = any(finding.wrong for finding in findings)
     if as_json:
         entries = [
@@ -47,6 +48,31 @@ def doctor(
         _show(findings)
     if wrong:
         raise typer.Exit(1)
+
+
+def _of_stack(
+    stack: str | None, region: str | None, profile: str | None, url: str | None, *, secrets: bool
+) -> "list[Finding]":
+    from kanon import clock
+    from kanon.errors import ConfigurationError
+    from kanon.operate.doctor import examine, unusable
+
+    with stack_errors(": docs/guides/operate.md#kanon-doctor names the permissions"):
+        try:
+            with working("checking the stack"):
+                return examine(find(stack, region, profile, url), clock.now(), secrets=secrets)
+        except ConfigurationError as error:
+            return [unusable(error)]
+
+
+@needs("serve")
+def _of_directory(data: Path) -> "list[Finding]":
+    from kanon import clock
+    from kanon.errors import ConfigurationError
+    from kanon.serving.doctor import examine_directory
+
+    with one_line(ConfigurationError), working("checking the directory"):
+        return examine_directory(data, clock.now())
 
 
 def _show(findings: "Sequence[Finding]") -> None:

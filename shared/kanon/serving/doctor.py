@@ -1,0 +1,181 @@
+"""Checks a directory of ``kanon serve --data``, also beside a running service. It reads, and changes nothing.
+
+Its output contains no set, client, count of them, key or fingerprint.
+"""
+
+import os
+import shutil
+import sqlite3
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import quote
+
+from kanon.errors import ConfigurationError
+from kanon.findings import Finding, Verdict, moment
+from kanon.gate.mechanism.steps import end_of
+from kanon.gate.schedule import DAY, Schedule
+from kanon.gate.storage.disk.control import NAME, ControlFile
+from kanon.gate.storage.protocols import Manifest, Piece
+from kanon.serving.api_keys import ApiKeys
+from kanon.serving.directory import FIRST_STEP, PLACE, place_of, stored_settings
+
+MEGABYTE = 1_000_000
+SECONDS_TO_WAIT = 5.0
+RESTORE = "stop the service and restore the directory from a backup"
+ONLY_OWNER = stat.S_IRWXG | stat.S_IRWXO
+
+
+class ReadOnlyControl(ControlFile):
+    """The control file of a directory that this process must not change."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._database = sqlite3.connect(
+            f"file:{quote(str(self.path.absolute()))}?mode=ro", uri=True, timeout=SECONDS_TO_WAIT, isolation_level=None
+        )
+
+    @property
+    def database(self) -> sqlite3.Connection:
+        """The one connection."""
+        return self._database
+
+    def close(self) -> None:
+        """Close it."""
+        self._database.close()
+
+
+def examine_directory(path: Path, now: float) -> list[Finding]:
+    """The findings about a directory at ``now``.
+
+    Raises:
+        ConfigurationError: it holds no deployment, or its control file cannot be read.
+    """
+    if not (path / NAME).is_file():
+        raise ConfigurationError(f"{path} holds no deployment: name a directory of `kanon serve --data`")
+    try:
+        with closing(ReadOnlyControl(path)) as control:
+            return list(_findings(path, control, now))
+    except sqlite3.Error as error:
+        raise ConfigurationError(f"{path / NAME} cannot be read: {error}. If it is damaged, {RESTORE}") from error
+
+
+def _findings(path: Path, control: ControlFile, now: float) -> Iterator[Finding]:
+    schedule = Schedule.of(stored_settings(control))
+    yield _identity(path, control)
+    yield _process(path)
+    yield _evaluation(control, schedule, now)
+    yield _disk(path)
+    yield _permissions(path)
+    yield _old_joins(path, control, schedule, now)
+    yield _keys(control)
+    yield _parts(path, control)
+
+
+def _identity(path: Path, control: ControlFile) -> Finding:
+    if control.text(PLACE) != place_of(path):
+        seen = "a copy of a deployment, or moved to another file system"
+        advice = f"run `kanon operate new-generation --data {path}`; the service refuses to start before"
+        return Finding("deployment", Verdict.FAIL, seen, advice)
+    settings = stored_settings(control)
+    return Finding("deployment", Verdict.OK, f"{settings.deployment}, steps of {settings.period} s")
+
+
+def _process(path: Path) -> Finding:
+    """Whether a process has the directory open. To try the lock could keep a service from starting."""
+    try:
+        locks, number = Path("/proc/locks").read_text(), (path / "lock").stat().st_ino
+    except OSError as error:
+        return Finding("process", Verdict.NOT_SEEN, str(error.strerror))
+    held = any(line.split()[1] == "FLOCK" and line.split()[5].endswith(f":{number}") for line in locks.splitlines())
+    if held:
+        return Finding("process", Verdict.OK, "a process has the directory open")
+    advice = f"start it: kanon serve --data {path}"
+    return Finding("process", Verdict.WARN, "no process has the directory open: nothing is evaluated", advice)
+
+
+def _evaluation(control: ControlFile, schedule: Schedule, now: float) -> Finding:
+    mark = control.evaluated_through()
+    first = int(control.text(FIRST_STEP) or 0)
+    known = first - 1 if mark is None else mark
+    lag = max(0, schedule.last_closed(now) - known)
+    last = "no step yet" if mark is None else f"step {mark}, which ended at {moment(end_of(mark, schedule.period))}"
+    seen = f"{lag} closed steps are not evaluated; the last one that is: {last}"
+    if schedule.tick_of(known + 1) > now:
+        return Finding("evaluation", Verdict.OK, seen)
+    if known + 1 < schedule.oldest_allowed(now):
+        advice = "the log may lack joins of these steps: their counts will be too low for one window"
+        return Finding("evaluation", Verdict.FAIL, seen, advice)
+    return Finding("evaluation", Verdict.WARN, seen, "start the service, or read its log: it catches up by itself")
+
+
+def _disk(path: Path) -> Finding:
+    size, free = sum(_sizes(path)), shutil.disk_usage(path).free
+    seen = f"{size / MEGABYTE:,.0f} MB used, {free / MEGABYTE:,.0f} MB free"
+    if free < size:  # a step may write every part again before the old ones are deleted
+        return Finding("disk", Verdict.WARN, seen, "make room: a step may need as much as the directory has now")
+    return Finding("disk", Verdict.OK, seen)
+
+
+def _sizes(path: Path) -> Iterator[int]:
+    for folder, _, names in os.walk(path):
+        for name in names:
+            try:
+                yield (Path(folder) / name).stat().st_size
+            except FileNotFoundError:  # the service has deleted it
+                continue
+
+
+def _permissions(path: Path) -> Finding:
+    secrets = path / "secrets"
+    wrong = [each for each in (path, secrets, *secrets.glob("*")) if each.exists() and each.stat().st_mode & ONLY_OWNER]
+    if wrong:
+        named = ", ".join(str(each) for each in wrong)
+        return Finding("permissions", Verdict.FAIL, f"others may use {named}", "chmod go= them; nobody else needs them")
+    return Finding("permissions", Verdict.OK, "only the owner can read the secrets")
+
+
+def _old_joins(path: Path, control: ControlFile, schedule: Schedule, now: float) -> Finding:
+    """Joins are kept as long as the manifests from which a recovery may start: one a day."""
+    mark = control.evaluated_through()
+    steps = [int(file.stem) for file in (path / "log").glob("*.db") if file.stem.isdigit()]
+    old = [step for step in steps if mark is not None and step <= mark and step < schedule.oldest_in_log(now - 2 * DAY)]
+    if old:
+        seen = f"joins of {len(old)} steps are older than the outage allowance"
+        return Finding("log", Verdict.WARN, seen, "start the service: it deletes them after its next step")
+    return Finding("log", Verdict.OK, "no joins are older than the outage allowance")
+
+
+def _keys(control: ControlFile) -> Finding:
+    keys = ApiKeys(lambda: control.database).all()
+    if not keys:
+        return Finding("API keys", Verdict.NOT_SEEN, "none: joins need one, unless --join-auth says otherwise")
+    return Finding("API keys", Verdict.OK, ", ".join(f"{key.name} of {moment(key.made)}" for key in keys))
+
+
+def _parts(path: Path, control: ControlFile) -> Finding:
+    manifests = control.manifests()
+    bad = _damaged(path, manifests)
+    if bad:  # a running service may have deleted old parts meanwhile
+        manifests = control.manifests()
+        bad = _damaged(path, manifests)
+    if not bad:
+        return Finding("parts", Verdict.OK, f"all parts of {len(manifests)} manifests are as they were written")
+    newest = set(manifests[-1].pieces) & bad
+    seen = f"{len(bad)} parts are missing or damaged, {len(newest)} of them in use"
+    return Finding("parts", Verdict.FAIL if newest else Verdict.WARN, seen, RESTORE)
+
+
+def _damaged(path: Path, manifests: Iterable[Manifest]) -> set[Piece]:
+    """The pieces whose file is missing or has another digest."""
+    pieces = {piece for manifest in manifests for piece in manifest.pieces if piece.name}
+    return {piece for piece in pieces if _digest(path / "parts" / piece.name) != piece.digest}
+
+
+def _digest(file: Path) -> str:
+    try:
+        return sha256(file.read_bytes()).hexdigest()
+    except OSError:
+        return ""
