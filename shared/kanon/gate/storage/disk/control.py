@@ -183,12 +183,16 @@ class ControlFile:
     # Statuses
 
     def _write_statuses(self, statuses: Iterable[Status]) -> None:
-        """Record crossings, unless later ones are recorded. The row of a suppressed set keeps being suppressed."""
+        """Record crossings, unless later ones are recorded. The row of a suppressed set keeps being suppressed.
+
+        The state of a set that was forgotten has one crossing. The one before it is kept here: until the tick readers
+        may need it.
+        """
         rows = ((key, at[0] if len(at) > 1 else None, at[-1], expires) for key, at, expires in statuses)
         self.database.executemany(
             "INSERT INTO statuses (set_key, earlier, newest, expires) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (set_key) DO UPDATE SET"
-            " earlier = excluded.earlier, newest = excluded.newest, expires = excluded.expires"
+            " earlier = COALESCE(excluded.earlier, newest), newest = excluded.newest, expires = excluded.expires"
             " WHERE newest IS NULL OR newest < excluded.newest",
             rows,
         )
