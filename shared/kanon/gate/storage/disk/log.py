@@ -163,6 +163,7 @@ class DiskLog:
     def _read(self, step: int, wanted: "Callable[[sqlite3.Connection], Read]") -> "Read":
         database = connect(self._path(step))
         try:
+            database.execute(SCHEMA)  # a process that was killed may have left a file without the table
             return wanted(database)
         finally:
             database.close()
