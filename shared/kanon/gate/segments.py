@@ -8,6 +8,7 @@ Steps at which nothing happens are not evaluated: no client joined, and no set c
 moves over them.
 """
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -75,13 +76,15 @@ class Segments:
             LeaseLostError: another process has continued this deployment.
             UndecodableMembersError: a part is missing or damaged.
         """
+        began = time.monotonic()
         done, last = Progress(), self.schedule.last_closed(now)
         self.log.close_through(last)
         mark, manifest = self._mark(), self.control.manifest() or Manifest(-1)
         while mark < last:
             step = min(self._next_with_work(mark, manifest), last)
             pieces, crossed, sets = self._step(step, mark, manifest)
-            visible_from = self.schedule.visible_from(now)
+            # A step may take longer than the margin, and then the tick that was next at ``now`` has passed.
+            visible_from = self.schedule.visible_from(now + time.monotonic() - began)
             self.control.commit(self.run, self.control.evaluated_through(), step, pieces, crossed, visible_from)
             late = visible_from - self.schedule.tick_of(mark + 1)
             done = Progress(done.steps + step - mark, done.sets + sets, max(done.late, late))

@@ -1,7 +1,11 @@
 """A step that is evaluated before its tick changes no answer before its tick."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
+
+from kanon.gate import segments
 from kanon.gate.joining import Join
 from tests.integration.serving.test_directory import FIRST, PERIOD, SETS, TYPES, Oracle, end, opened
 
@@ -26,4 +30,23 @@ def test_a_crossing_in_the_next_instance_does_not_hide_the_one_that_readers_stil
         before = expected
         true += sum(expected.values())
     assert true > 100
+    directory.close()
+
+
+def test_a_step_that_takes_longer_than_the_margin_becomes_visible_at_a_later_tick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tick that was next when its evaluation began passes before its commit: readers have cached the horizon."""
+    directory = opened(tmp_path / "d", FIRST * PERIOD)
+    joins = [Join("grid", set_id, "client", b"%d" % c) for set_id in SETS for c in range(30)]
+    assert all(directory.joining.join_all(joins, FIRST * PERIOD))
+    seconds = iter((0.0, 40.0))
+    monkeypatch.setattr(segments, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    directory.evaluate(end(FIRST))
+    tick = directory.segments.schedule.tick_of(FIRST)
+    assert end(FIRST) + 40 > tick
+    questions = [("grid", set_id) for set_id in SETS]
+    shown = [directory.querying.query(questions, now) for now in (tick, tick + PERIOD - 1, tick + PERIOD)]
+    # All sets are true then but those whose instance ends with the step, which is all of them once in 6^12 runs.
+    assert [(answer.step, any(answer.above)) for answer in shown] == [(None, False), (None, False), (FIRST, True)]
     directory.close()
