@@ -132,7 +132,7 @@ def test_the_wheel_holds_the_package_the_template_and_the_handlers_and_nothing_e
     assert not [name for name in files if name.endswith(".pyc")]
 
 
-@pytest.mark.parametrize("extras", ["", "aws", "desk", "reports", "local"])
+@pytest.mark.parametrize("extras", ["", "aws", "desk", "reports", "local", "serve", "jwt"])
 def test_every_installed_package_is_pinned(installer: Installer, extras: str) -> None:
     found = {path.name for path in installer.environment(extras).path.glob("lib/python*/site-packages/*.dist-info")}
     names = {name.partition("-")[0].replace("_", "-").lower() for name in found}
@@ -146,19 +146,30 @@ def test_the_base_installation_is_small(installer: Installer) -> None:
     assert size < 20_000_000
 
 
+def test_the_service_of_one_machine_is_small_and_needs_no_aws(installer: Installer) -> None:
+    (site,) = installer.environment("serve").path.glob("lib/python*/site-packages")
+    assert not {"botocore", "boto3", "ministack", "moto", "matplotlib"} & {path.name for path in site.iterdir()}
+    size = sum(path.stat().st_size for path in site.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    print(f"{size / 1e6:.0f} MB")
+    assert size < 100_000_000
+
+
 ROOMS = {
     "": ("cli", "client", "joinlog", "noise"),
     "aws": ("dynamo", "gate", "http", "operate"),
     "desk": ("cost", "plan", "release", "risk", "simulate"),
     "reports": ("reports",),
     "local": ("audit", "local", "reports"),
+    "serve": ("serving",),
+    "jwt": ("serving",),
 }
 """The rooms that an extra brings everything for."""
 OTHERS = {
+    "serve": ("kanon.serving.tokens",),
     "desk": ("kanon.joinlog.batches", "kanon.release.engines.spark", "kanon.release.shared_stores"),
     "reports": ("kanon.reports.service", "kanon.reports.storage"),
 }
-"""Modules of these rooms that other extras are for: Spark, a ledger in DynamoDB, the functions of reports."""
+"""Modules of these rooms that other extras are for: tokens, Spark, a ledger in DynamoDB, the functions of reports."""
 IMPORT = """
 import importlib, pkgutil, sys
 rooms, others = (tuple(text.split(",")) for text in sys.argv[1:])
@@ -242,6 +253,9 @@ def test_simulate_computes_the_answers_on_a_log(installer: Installer, folder: Pa
     assert "<svg" in (folder / "report.html").read_text()
 
 
+A_TYPE = '{"k":50,"window":24,"profile":"published"}'
+
+
 @pytest.mark.parametrize(
     ("extras", "missing", "command"),
     [
@@ -256,6 +270,10 @@ def test_simulate_computes_the_answers_on_a_log(installer: Installer, folder: Pa
         ("", "desk", "release joins.csv --dataset joins --group set --epsilon 1 --delta 1e-6"),
         ("", "reports", "reports keys"),
         ("", "aws", "doctor --stack kanon"),
+        ("", "serve", f"serve --data data --type {A_TYPE}"),
+        ("", "serve", "operate api-key --data data"),
+        ("", "serve", "doctor --data data"),
+        ("serve", "jwt", f"serve --data data --type {A_TYPE} --join-auth JWT --jwks j --issuer i --audience a"),
         ("desk", "local", "demo"),
         ("desk", "spark", "release joins.csv --dataset joins --group set --epsilon 1 --delta 1e-6 --engine spark"),
         ("desk", "aws", "release joins.csv --dataset joins --group set --epsilon 1 --delta 1e-6 --ledger dynamodb:t"),
