@@ -19,6 +19,7 @@ from kanon.cli.demo import demo
 from kanon.cli.doctor import doctor
 from kanon.cli.errors import CommandError, needs
 from kanon.cli.explain import explain
+from kanon.cli.gate import gate
 from kanon.cli.ledger import ledger
 from kanon.cli.operate import operate
 from kanon.cli.plan import plan
@@ -35,7 +36,7 @@ PANELS = (GATE, PARAMETERS, ONCE, SERVICE)
 """The readers of ``kanon --help``."""
 
 COMMANDS: dict[Callable[..., Any], tuple[str, str]] = {
-    demo: ("local", GATE), serve: ("local", GATE),
+    demo: ("local", GATE), serve: ("local", GATE), gate: ("desk", GATE),
     simulate: ("desk", PARAMETERS), plan: ("desk", PARAMETERS), cost: ("desk", PARAMETERS),
     audit: ("local", PARAMETERS), release: ("desk", ONCE), doctor: ("aws", SERVICE),
     explain: ("aws", SERVICE),

@@ -2,21 +2,39 @@
 
 import json
 import time
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from kanon.cli import serve_data
+from kanon.cli.operate_directory import (
+    Yes,
+    ask,
+    backup,
+    begin_there,
+    forget,
+    import_,
+    replay_there,
+    retire_there,
+)
 from kanon.cli.serve_data import Data
-from kanon.cli.stacks import on_stack
+from kanon.cli.stacks import on_stack, on_stack_or_directory
 
 if TYPE_CHECKING:
+    from kanon.gate.schedule import Schedule
+    from kanon.gate.storage.disk.control import ControlFile
+    from kanon.gate.storage.statuses import Statuses
     from kanon.operate.stacks import RunningStack
 
 operate = typer.Typer(help="Change a running stack. Each command says what it will do, and asks.", no_args_is_help=True)
 
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Place = Annotated[str, typer.Argument(metavar="TYPE/SET", help="The type, and the set id as in the path of the API.")]
+
+for name, command in (("import", import_), ("forget", forget), ("backup", backup)):
+    operate.command(name)(command)
 
 
 @operate.command("api-key")
@@ -58,23 +76,26 @@ def skip(stack: "RunningStack", yes: Yes = False) -> None:
             f" ({moment(gap.start * period)} to {moment(gap.first * period)})"
         )
     typer.echo("Their joins are lost: for one window counts are too low, never too high. This cannot be undone.")
-    _ask("Skip them?", yes)
+    ask("Skip them?", yes)
     skipping.skip(stack, found, clock.now())
     for gap in found:
         typer.echo(f"slot {gap.slot}: continues with step {gap.first} at the next message")
 
 
 @operate.command()
-@on_stack
+@on_stack_or_directory
 def retire(
-    stack: "RunningStack",
+    stack: "RunningStack | Path",
     type_name: Annotated[str, typer.Argument(metavar="TYPE", help="Name of the type.")],
     yes: Yes = False,
 ) -> None:
-    """Permanently retire a type that is no longer configured.
+    """Permanently retire a type that is no longer configured. With --data, take it out and retire it.
 
     Example: kanon operate retire fledge --stack kanon-prod
     """
+    if isinstance(stack, Path):
+        retire_there(stack, type_name, yes=yes)
+        return
     from kanon.gate import fingerprints
     from kanon.operate.changes import RETIRE, record_change, step_in_progress
 
@@ -86,7 +107,7 @@ def retire(
     if f"{fingerprints.RETIRED}{type_name}" in recorded:
         raise typer.BadParameter(f"type {type_name} is already retired", param_hint="TYPE")
     typer.echo(f"Type {type_name}: its remaining rows are skipped until they expire. Its name can never be used again.")
-    _ask("Retire it?", yes)
+    ask("Retire it?", yes)
     record_change(stack.control, RETIRE, step_in_progress(stack))
     fingerprints.retire(stack.control, type_name)
     typer.echo(f"Type {type_name} is retired; evaluation continues with the next message.")
@@ -112,18 +133,21 @@ def repair(stack: "RunningStack", yes: Yes = False) -> None:
             f"{newer} of them have the format of a newer version. If one was ever deployed here, stop and deploy"
             " it again: it can decode them, and nothing is lost."
         )
-    _ask("Reset them?", yes)
+    ask("Reset them?", yes)
     repairing.repair(stack, items)
     typer.echo("Done; evaluation continues with the next message.")
 
 
 @operate.command()
-@on_stack
-def new_generation(stack: "RunningStack", yes: Yes = False) -> None:
-    """Begin a log generation after a table was restored or replaced.
+@on_stack_or_directory
+def new_generation(stack: "RunningStack | Path", yes: Yes = False) -> None:
+    """Begin a log generation after a table was restored or replaced, or a directory was copied or moved.
 
     Example: kanon operate new-generation --stack kanon-prod
     """
+    if isinstance(stack, Path):
+        begin_there(stack, yes=yes)
+        return
     from kanon import clock
     from kanon.operate.generation import begin, situation
 
@@ -134,17 +158,20 @@ def new_generation(stack: "RunningStack", yes: Yes = False) -> None:
         " privacy (with restart after the crossing at most some delta). Steps that were not evaluated before it are"
         " skipped: their joins are lost. This cannot be undone."
     )
-    _ask("Begin a new log generation?", yes)
+    ask("Begin a new log generation?", yes)
     entries = begin(stack, clock.now())
     typer.echo(f"It begins at step {entries[-1].from_step}. Nothing is evaluated until LogGenerations is deployed as")
     typer.echo(json.dumps([entry.model_dump() for entry in entries], separators=(",", ":")))
 
 
 @operate.command()
-@on_stack
+@on_stack_or_directory
 def replay(
-    stack: "RunningStack",
-    from_: Annotated[int, typer.Option("--from", metavar="STEP", help="Last step whose states are complete.")],
+    stack: "RunningStack | Path",
+    from_: Annotated[
+        int | None,
+        typer.Option("--from", metavar="STEP", help="Last step whose states are complete; --data finds the oldest."),
+    ] = None,
     members: Annotated[
         str | None, typer.Option(metavar="TABLE", help="Table with the states; by default the stack's own Members.")
     ] = None,
@@ -152,8 +179,17 @@ def replay(
 ) -> None:
     """Evaluate again from an earlier copy of Members, and use the result if it equals the released answers.
 
+    With --data it only compares: every state and every answer since the oldest states that are kept.
+
     Example: kanon operate replay --from 472000 --members restored --stack kanon-prod
     """
+    if isinstance(stack, Path):
+        if members is not None:
+            raise typer.BadParameter("--members is for a stack, not for --data")
+        replay_there(stack, from_)
+        return
+    if from_ is None:
+        raise typer.BadParameter("give --from: the last step whose states are complete")
     from kanon import clock
     from kanon.operate import replay as replaying
 
@@ -166,31 +202,31 @@ def replay(
         " crossing compared with what was released. Joins and queries go on; evaluation waits. If nothing differs,"
         f" {'its states replace those of Members, and' if members else ''} evaluation continues from them."
     )
-    _ask("Evaluate again?", yes)
+    ask("Evaluate again?", yes)
     replaying.replay(stack, found, clock.now)
     typer.echo("Every released crossing is the same. Evaluation continues with the next message.")
 
 
 @operate.command()
-@on_stack
-def suppress(stack: "RunningStack", place: Place, yes: Yes = False) -> None:
+@on_stack_or_directory
+def suppress(stack: "RunningStack | Path", place: Place, yes: Yes = False) -> None:
     """Force a set to read false.
 
     Example: kanon operate suppress fledge/aGVsbG8 --stack kanon-prod
     """
-    _, key = _set(stack, place)
-    typer.echo(
-        "The set will read false until it is unsuppressed: from the next tick on, or immediately where no cache holds"
-        " its answer. Its joins still count."
-    )
-    _ask("Suppress it?", yes)
-    stack.statuses.suppress(key)
+    with _set(stack, place) as found:
+        typer.echo(
+            "The set will read false until it is unsuppressed: from the next tick on, or immediately where no cache"
+            " holds its answer. Its joins still count."
+        )
+        ask("Suppress it?", yes)
+        found.statuses.suppress(found.key)
     typer.echo("The set is suppressed.")
 
 
 @operate.command()
-@on_stack
-def unsuppress(stack: "RunningStack", place: Place, yes: Yes = False) -> None:
+@on_stack_or_directory
+def unsuppress(stack: "RunningStack | Path", place: Place, yes: Yes = False) -> None:
     """Stop suppressing a set.
 
     Example: kanon operate unsuppress fledge/aGVsbG8 --stack kanon-prod
@@ -198,13 +234,14 @@ def unsuppress(stack: "RunningStack", place: Place, yes: Yes = False) -> None:
     from kanon import clock
     from kanon.gate.mechanism.steps import step_at
 
-    memory, key = _set(stack, place)
-    typer.echo(
-        "The set will show its own status: from the next tick on, or immediately where no cache holds its answer."
-    )
-    _ask("Stop suppressing it?", yes)
-    last_needed = step_at(clock.now(), stack.schedule.period) + memory
-    if not stack.statuses.show(key, stack.schedule.expiry(last_needed)):
+    with _set(stack, place) as found:
+        typer.echo(
+            "The set will show its own status: from the next tick on, or immediately where no cache holds its answer."
+        )
+        ask("Stop suppressing it?", yes)
+        last_needed = step_at(clock.now(), found.schedule.period) + found.memory
+        shown = found.statuses.show(found.key, found.schedule.expiry(last_needed))
+    if not shown:
         raise typer.BadParameter("this set is not suppressed", param_hint="TYPE/SET")
     typer.echo("The set is no longer suppressed.")
 
@@ -229,7 +266,7 @@ def destroy_noise_key(
         f"Noise key {key_id} is no longer needed. Once it is destroyed, nobody can remove the noise from its answers."
         " This cannot be undone."
     )
-    _ask("Destroy it?", yes)
+    ask("Destroy it?", yes)
 
     def tell(written: int, left: int) -> None:
         typer.echo(
@@ -259,7 +296,7 @@ def new_report_keys(stack: "RunningStack", yes: Yes = False) -> None:
         " that are not committed end with PRIVACY_BUDGET_ERROR; nothing is spent. Clients that keep public keys send"
         " unreadable reports for up to a day. This cannot be undone."
     )
-    _ask("Issue new keys?", yes)
+    ask("Issue new keys?", yes)
     renew_keys(stack, keys, clock.now())
     typer.echo("The keys are destroyed. The first new key is published within five minutes.")
 
@@ -279,29 +316,52 @@ def accept_report_jobs(stack: "RunningStack", yes: Yes = False) -> None:
         " and keys do not change. If the table was restored from a copy, first find out who has that copy: it holds"
         " secrets of jobs."
     )
-    _ask("Accept the table?", yes)
+    ask("Accept the table?", yes)
     accept_jobs(stack, seen)
     typer.echo("Jobs run again. Create again the jobs that ended with PRIVACY_BUDGET_ERROR.")
 
 
-def _ask(question: str, yes: bool) -> None:
-    if not yes:
-        typer.confirm(question, abort=True)
+class _Found(NamedTuple):
+    """A set: the table or file of statuses, its key, the steps for which a crossing is kept, and the schedule."""
+
+    statuses: "Statuses | ControlFile"
+    key: bytes
+    memory: int
+    schedule: "Schedule"
 
 
-def _set(stack: "RunningStack", place: str) -> tuple[int, bytes]:
-    """The steps for which the type keeps a crossing, and the set key of TYPE/SET."""
+@contextmanager
+def _set(stack: "RunningStack | Path", place: str) -> "Iterator[_Found]":
+    """The set of TYPE/SET; that of a directory also beside a running service."""
     from kanon.gate.names import set_key
-    from kanon.http.encoding import decode_base64url
     from kanon.keys import fetch_secret
 
-    type_name, _, text = place.partition("/")
+    if isinstance(stack, Path):
+        from kanon.gate.schedule import Schedule
+        from kanon.gate.storage.disk.control import ControlFile
+        from kanon.serving.directory import existing, pepper_of, stored_settings
+
+        with closing(ControlFile(existing(stack))) as control:
+            settings = stored_settings(control)
+            types = settings.read_types()
+            type_name, set_id = _type_and_set(place, types)
+            key = set_key(pepper_of(stack), type_name, set_id)
+            yield _Found(control, key, types[type_name].parameters.memory, Schedule.of(settings))
+        return
     types = stack.evaluate.read_types()
+    type_name, set_id = _type_and_set(place, types)
+    pepper = fetch_secret(stack.client("secretsmanager"), "set-pepper", stack.query.set_pepper_secret)
+    key = set_key(pepper, type_name, set_id)
+    yield _Found(stack.statuses, key, types[type_name].parameters.memory, stack.schedule)
+
+
+def _type_and_set(place: str, types: "Collection[str]") -> tuple[str, bytes]:
+    from kanon.http.encoding import decode_base64url
+
+    type_name, _, text = place.partition("/")
     if type_name not in types:
         raise typer.BadParameter("give TYPE/SET with a type that is configured", param_hint="TYPE/SET")
     try:
-        set_id = decode_base64url(text)
+        return type_name, decode_base64url(text)
     except ValueError as error:
         raise typer.BadParameter(f"the set id {error}", param_hint="TYPE/SET") from error
-    pepper = fetch_secret(stack.client("secretsmanager"), "set-pepper", stack.query.set_pepper_secret)
-    return types[type_name].parameters.memory, set_key(pepper, type_name, set_id)

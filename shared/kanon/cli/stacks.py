@@ -4,11 +4,13 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
 
+from kanon.cli.directories import directory_errors
 from kanon.cli.errors import CommandError
 
 if TYPE_CHECKING:
@@ -20,6 +22,10 @@ Profile = Annotated[str | None, typer.Option("--aws-profile", help="AWS credenti
 Url = Annotated[
     str | None,
     typer.Option(help="Without --stack: the URL of `kanon serve` on this machine; by default http://127.0.0.1:8000."),
+]
+
+Data = Annotated[
+    Path | None, typer.Option("--data", metavar="DIR", help="Instead of a stack: directory of a deployment.")
 ]
 
 LOCAL = "http://127.0.0.1:8000"
@@ -79,13 +85,46 @@ def stack_errors(needed: str) -> Iterator[None]:
 def on_stack(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command that takes a RunningStack the options that name one."""
 
-    @wraps(command, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
+    @wraps(command, assigned=_NAMES)
     def named(
         *, stack: Stack = None, region: Region = None, profile: Profile = None, url: Url = None, **own: Any
     ) -> None:
         with stack_errors(": docs/guides/operate.md#kanon-operate names the permissions"):
             command(find(stack, region, profile, url), **own)
 
+    return _with_options(command, named)
+
+
+def on_stack_or_directory(command: Callable[..., None]) -> Callable[..., None]:
+    """The same for a command that also takes the directory of a deployment on one machine."""
+    on_one_stack = on_stack(command)
+
+    @wraps(command, assigned=_NAMES)
+    def named(
+        *,
+        stack: Stack = None,
+        region: Region = None,
+        profile: Profile = None,
+        url: Url = None,
+        data: Data = None,
+        **own: Any,
+    ) -> None:
+        if data is None:
+            on_one_stack(stack=stack, region=region, profile=profile, url=url, **own)
+            return
+        if stack or region or profile or url:
+            raise typer.BadParameter("give --stack, --url or --data, one of them")
+        with directory_errors():
+            command(data, **own)
+
+    return _with_options(command, named)
+
+
+_NAMES = ("__module__", "__name__", "__qualname__", "__doc__")
+
+
+def _with_options(command: Callable[..., None], named: Callable[..., None]) -> Callable[..., None]:
+    """Give ``named`` the options of a command, without its first parameter, before its own."""
     own = list(inspect.signature(command).parameters.values())[1:]
     *options, _ = inspect.signature(named, follow_wrapped=False).parameters.values()
     parameters = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in (*own, *options)]

@@ -10,7 +10,9 @@ import os
 import secrets
 import uuid
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,16 +34,17 @@ from kanon.gate.mechanism.steps import end_of, step_at
 from kanon.gate.querying import Querying
 from kanon.gate.schedule import Schedule
 from kanon.gate.segments import Progress, Segments
-from kanon.gate.settings import EvaluateSettings
+from kanon.gate.settings import EvaluateSettings, LogGenerationEntry
 from kanon.gate.storage.disk.control import NAME, ControlFile
 from kanon.gate.storage.disk.log import ONE_SLOT, DiskLog
 from kanon.gate.storage.disk.parts import PartFiles, sync_folder
 from kanon.gate.types import Type
 from kanon.keys import Secret
 from kanon.noise.words import NoiseKey
+from kanon.serving import arrivals
 
 OWNER = "serve"
-SETTINGS, PLACE, FIRST_STEP = "settings", "place", "first-step"
+SETTINGS, PLACE, FIRST_STEP, IMPORTING = "settings", "place", "first-step", "importing"
 PEPPER, CLIENT_KEY, NOISE_KEYS = "set-pepper", "client-key", "noise-keys.json"
 FIRST_KEY = "1"
 DAYS = 86_400
@@ -123,6 +126,17 @@ class Directory:
         """The number of closed steps that are not evaluated yet."""
         return self.segments.lag(now)
 
+    @property
+    def evaluated_through(self) -> int:
+        """The last step that is evaluated; before the first one, the step before it."""
+        mark = self.control.evaluated_through()
+        return self.segments.begin_at - 1 if mark is None else mark
+
+    @property
+    def names(self) -> arrivals.Names:
+        """What names its sets and clients."""
+        return arrivals.Names(self.types, self.segments.numbers, self.joining.pepper, self.joining.client_key)
+
     def close(self) -> None:
         """Store what waits, and let another process open the directory."""
         self.log.stop()
@@ -136,8 +150,10 @@ class Directory:
         self.close()
 
 
-def open_directory(path: Path, given: Given | None, now: float) -> Directory:
+def open_directory(path: Path, given: Given | None, now: float, *, to_import: bool = False) -> Directory:
     """Open a deployment, or make one at ``now`` if the directory is empty or does not exist.
+
+    ``to_import`` opens one into which a log is imported, also if this was begun and not finished.
 
     Raises:
         ConfigurationError: another process has it open; it is a copy; it was made with other values that never change;
@@ -148,6 +164,8 @@ def open_directory(path: Path, given: Given | None, now: float) -> Directory:
     control = ControlFile(path)
     try:
         _refuse_copy(control, path)
+        if control.text(IMPORTING) is not None and not to_import:
+            raise ConfigurationError(f"an import into {path} was not finished: run `kanon operate import` again")
         settings = _settings(control, given)
         types = settings.read_types()
         fresh = control.text(SETTINGS) is None
@@ -159,6 +177,8 @@ def open_directory(path: Path, given: Given | None, now: float) -> Directory:
         retired = frozenset(recorded_names(control.recorded(OWNER), RETIRED))
         mark, run = control.evaluated_through(), control.begin_run()
         log = DiskLog(path / "log", numbers, mark)
+        finish_forgetting(control, log)
+        arrivals.finish(path, log)
         parts = PartFiles(path / "parts")
         _remember(control, path, settings)
     except BaseException:
@@ -184,6 +204,84 @@ def open_directory(path: Path, given: Given | None, now: float) -> Directory:
     joining = Joining(types, pepper, client_key, log, settings.period, settings.outage_allowance)
     querying = Querying(types, pepper, control, settings.period, ONE_SLOT, settings.publish_delay, settings.max_stale)
     return Directory(path, settings, types, joining, querying, control, log, parts, segments, lock)
+
+
+def finish_forgetting(control: ControlFile, log: DiskLog) -> None:
+    """Change the log as the states were changed when a client was forgotten."""
+    if replaced := control.replaced():
+        log.replace(replaced)
+        control.forget_replaced()
+
+
+def new_generation(path: Path) -> int:
+    """Begin a log generation with the next step, and accept the place of the directory. Returns its first step.
+
+    Nothing of an evaluated step is open here, so no step is skipped: all joins that wait are counted with new noise.
+
+    Raises:
+        ConfigurationError: another process has it open, or there is no deployment.
+    """
+    lock = locked(path)
+    try:
+        with closing(ControlFile(path)) as control:
+            settings = _settings(control, Given())
+            mark = control.evaluated_through()
+            first = int(control.text(FIRST_STEP) or 0) if mark is None else mark + 1
+            earlier = [entry for entry in settings.log_generations if entry.from_step < first]
+            entries = (*earlier, LogGenerationEntry(log=str(uuid.uuid4()), from_step=first))
+            _remember(control, path, settings.model_copy(update={"log_generations": entries}))
+            return first
+    finally:
+        os.close(lock)
+
+
+def retire(path: Path, name: str) -> None:
+    """Take a type out of a deployment, for good. Recovery starts from no earlier states any more.
+
+    Raises:
+        ConfigurationError: another process has it open; there is no such type, or no other one.
+    """
+    lock = locked(path)
+    try:
+        with closing(ControlFile(path)) as control:
+            settings = _settings(control, Given())
+            types = json.loads(settings.types)
+            if types.pop(name, None) is None:
+                near = get_close_matches(name, types, 1)
+                hint = f": did you mean {near[0]!r}?" if near else f": it has {', '.join(types)}"
+                raise ConfigurationError(f"{path} has no type {name!r}{hint}")
+            if not types:
+                raise ConfigurationError(f"{name!r} is the only type: add another one first with --types")
+            control.record(OWNER, {f"{RETIRED}{name}": "for good"})
+            control.forget_manifests(manifest.step for manifest in control.manifests()[:-1])
+            _remember(control, path, settings.model_copy(update={"types": json.dumps(types)}))
+    finally:
+        os.close(lock)
+
+
+def pepper_of(path: Path) -> Secret:
+    """The set pepper of a directory."""
+    return Secret.derived(PEPPER, (path / "secrets" / PEPPER).read_text().strip())
+
+
+def existing(path: Path) -> Path:
+    """The directory, if it holds a deployment.
+
+    Raises:
+        ConfigurationError: it does not.
+    """
+    if not (path / NAME).is_file():
+        raise ConfigurationError(f"{path} holds no deployment: check --data")
+    return path
+
+
+def locked(path: Path) -> int:
+    """The lock of a directory that holds a deployment.
+
+    Raises:
+        ConfigurationError: it holds none, or another process has it open.
+    """
+    return _locked(existing(path))
 
 
 def _locked(path: Path) -> int:
@@ -264,7 +362,8 @@ def _secrets(folder: Path, settings: EvaluateSettings, *, fresh: bool) -> tuple[
             if not fresh:
                 raise ConfigurationError(f"{folder / name} is missing: put it back from a backup")
             _write(folder / name, text)
-    pepper, client_key = (Secret.derived(name, (folder / name).read_text().strip()) for name in (PEPPER, CLIENT_KEY))
+    pepper = pepper_of(folder.parent)
+    client_key = Secret.derived(CLIENT_KEY, (folder / CLIENT_KEY).read_text().strip())
     texts = _noise_texts(folder / NOISE_KEYS)
     missing = [entry.id for entry in settings.noise_keys if entry.id not in texts]
     if missing:

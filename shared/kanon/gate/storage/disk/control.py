@@ -34,6 +34,7 @@ CREATE TABLE IF NOT EXISTS manifests (step INTEGER PRIMARY KEY, pieces TEXT NOT 
 CREATE TABLE IF NOT EXISTS statuses (
     set_key BLOB PRIMARY KEY, earlier INTEGER, newest INTEGER, expires INTEGER,
     suppressed INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS replaced (old BLOB PRIMARY KEY, new BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS api_keys (digest BLOB PRIMARY KEY, name TEXT UNIQUE NOT NULL, made INTEGER) WITHOUT ROWID;
 """
 
@@ -144,6 +145,45 @@ class ControlFile:
         """Forget manifests; their parts may then be swept."""
         self.database.executemany("DELETE FROM manifests WHERE step = ?", [(step,) for step in steps])
 
+    def begin_with(self, step: int, pieces: Sequence[Piece], until: str) -> None:
+        """Put the manifest of the step before the first one, and remove the text ``until`` that said it was coming."""
+        with transaction(self.database):
+            self.database.execute(
+                "INSERT INTO manifests VALUES (?, ?)", (step, json.dumps([list(piece) for piece in pieces]))
+            )
+            self.database.execute("DELETE FROM texts WHERE name = ?", (until,))
+
+    def restate(self, run: int, manifest: Manifest, entries: Mapping[bytes, bytes], slot: int = 0) -> None:
+        """Put another manifest in the place of all: recovery starts from none of the earlier ones any more.
+
+        Args:
+            run: the run that has made it.
+            manifest: the states after the last evaluated step.
+            entries: the joins of later steps that change with it, and what each one becomes.
+            slot: the slot.
+
+        Raises:
+            LeaseLostError: another run has begun, or the mark has moved.
+        """
+        with transaction(self.database):
+            row = self.database.execute("SELECT run, evaluated_through FROM slots WHERE slot = ?", (slot,)).fetchone()
+            if row is None or tuple(row) not in ((run, manifest.step), (run, None)):
+                raise LeaseLostError("another process has continued this deployment")
+            self.database.execute("DELETE FROM manifests")
+            pieces = json.dumps([list(piece) for piece in manifest.pieces])
+            self.database.execute("INSERT INTO manifests VALUES (?, ?)", (manifest.step, pieces))
+            self.database.executemany("INSERT OR REPLACE INTO replaced VALUES (?, ?)", entries.items())
+
+    def replaced(self) -> dict[bytes, bytes]:
+        """Joins that :meth:`restate` has changed, and that may be in the log as they were."""
+        return {bytes(old): bytes(new) for old, new in self.database.execute("SELECT old, new FROM replaced")}
+
+    def forget_replaced(self) -> None:
+        """The log has changed too. Nothing of the joins as they were is left in the file."""
+        self.database.execute("PRAGMA secure_delete = ON")
+        self.database.execute("DELETE FROM replaced")
+        self.database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
     def commit(
         self,
         run: int,
@@ -238,6 +278,14 @@ class ControlFile:
             for key, earlier, newest in rows:
                 yield bytes(key), (newest,) if earlier is None else (earlier, newest)
 
+    def all_crossings(self) -> Iterator[tuple[bytes, tuple[int, ...], bool]]:
+        """Set key and stored crossings of every set that has any, and whether it is suppressed."""
+        rows = self.database.execute(
+            "SELECT set_key, earlier, newest, suppressed FROM statuses WHERE newest IS NOT NULL"
+        )
+        for key, earlier, newest, suppressed in rows:
+            yield bytes(key), (newest,) if earlier is None else (earlier, newest), bool(suppressed)
+
     def suppress(self, set_key: bytes) -> None:
         """Force a set to read false, even if it crosses."""
         check_set_key(set_key)
@@ -247,10 +295,12 @@ class ControlFile:
             (set_key,),
         )
 
-    def show(self, set_key: bytes) -> bool:
-        """Stop suppressing a set; False if it was not suppressed."""
+    def show(self, set_key: bytes, expires: int) -> bool:
+        """Stop suppressing a set; False if it was not suppressed. Its row goes at ``expires`` (Unix s) or later."""
         changed = self.database.execute(
-            "UPDATE statuses SET suppressed = 0 WHERE set_key = ? AND suppressed = 1", (set_key,)
+            "UPDATE statuses SET suppressed = 0, expires = MAX(COALESCE(expires, 0), ?)"
+            " WHERE set_key = ? AND suppressed = 1",
+            (expires, set_key),
         )
         return changed.rowcount > 0
 

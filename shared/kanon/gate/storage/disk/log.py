@@ -36,6 +36,11 @@ Read = TypeVar("Read")
 _Waiting = tuple[Sequence[Row], "Future[bool]"]
 
 
+def entry_of(set_key: bytes, token: int, type_number: int) -> bytes:
+    """A row of the log."""
+    return set_key + token.to_bytes(TOKEN_BYTES, "big") + bytes([type_number])
+
+
 class _Open(NamedTuple):
     step: int
     database: sqlite3.Connection
@@ -111,18 +116,32 @@ class DiskLog:
     def _store(self, step: int, waiting: Sequence[_Waiting]) -> bool:
         if self._closed_through is not None and step <= self._closed_through:
             return False
-        entries = [(self._entry(row),) for rows, _ in waiting for row in rows if row.step == step]
+        entries = [self._entry(row) for rows, _ in waiting for row in rows if row.step == step]
         try:
-            database = self._file(step)
-            with transaction(database):
-                database.executemany("INSERT OR IGNORE INTO joins VALUES (?)", entries)
+            self._insert(step, entries)
         except sqlite3.Error:  # for example a full disk; the client tries again
             return False
         return True
 
+    def _insert(self, step: int, entries: Iterable[bytes]) -> None:
+        database = self._file(step)
+        with transaction(database):
+            database.executemany("INSERT OR IGNORE INTO joins VALUES (?)", ((entry,) for entry in entries))
+
     def _entry(self, row: Row) -> bytes:
-        token = 0 if row.token is None else row.token
-        return row.set_key + token.to_bytes(TOKEN_BYTES, "big") + bytes([self._numbers[row.type_name]])
+        return entry_of(row.set_key, 0 if row.token is None else row.token, self._numbers[row.type_name])
+
+    def add(self, step: int, entries: Iterable[bytes]) -> None:
+        """Put joins that are entries already into a step that is open; they are stored when this returns.
+
+        Raises:
+            ThrottledError: the step is closed.
+            sqlite3.Error: the disk is full, for example.
+        """
+        with self._lock:
+            if self._closed_through is not None and step <= self._closed_through:
+                raise ThrottledError(f"step {step} is closed")
+            self._insert(step, entries)
 
     def _file(self, step: int) -> sqlite3.Connection:
         if step not in self._files:
@@ -177,16 +196,19 @@ class DiskLog:
                 for path in self._directory.glob(f"{old}{SUFFIX}*"):
                     path.unlink(missing_ok=True)
 
-    def remove(self, step: int, entries: Iterable[bytes]) -> None:
-        """Remove joins of a closed step. Free space keeps nothing of them."""
+    def replace(self, entries: Mapping[bytes, bytes]) -> None:
+        """Put other joins in the place of these, wherever they are. Free space keeps nothing of the old ones."""
 
-        def removed(database: sqlite3.Connection) -> None:
+        def replaced(database: sqlite3.Connection) -> None:
             database.execute("PRAGMA secure_delete = ON")
             with transaction(database):
-                database.executemany("DELETE FROM joins WHERE entry = ?", [(entry,) for entry in entries])
+                for old, new in entries.items():
+                    if database.execute("DELETE FROM joins WHERE entry = ?", (old,)).rowcount:
+                        database.execute("INSERT OR IGNORE INTO joins VALUES (?)", (new,))
             database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-        self._read(step, removed)
+        for step in self.steps():
+            self._read(step, replaced)
 
     def stop(self) -> None:
         """Store what waits, and stop."""

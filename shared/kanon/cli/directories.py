@@ -1,0 +1,59 @@
+"""Shared by the commands on the directory of a deployment: its options, errors of one line, what became of rows."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kanon.cli.errors import CommandError, one_line
+from kanon.cli.options import types_document
+
+if TYPE_CHECKING:
+    from kanon.serving.arrivals import Counted
+    from kanon.serving.directory import Given
+
+Joins = Annotated[
+    Path, typer.Argument(help="Rows: CSV, JSON or Parquet, plain or gzipped; - for stdin.", show_default=False)
+]
+Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="Directory of the deployment; keep it.")]
+Period = Annotated[
+    int | None, typer.Option(min=1, max=86_400, help="Seconds per step of a new DIR, by default 3600; never changes.")
+]
+
+
+@contextmanager
+def directory_errors() -> Iterator[None]:
+    """End the command with one line if the directory, or a log, cannot be used."""
+    from kanon.errors import KanonError
+    from kanon.joinlog import LogError
+
+    with one_line(KanonError):
+        try:
+            yield
+        except LogError as error:
+            hint = " (--columns TIME,SET,CLIENT)" if " has no column " in str(error) else ""
+            raise CommandError(f"{error}{hint}") from error
+        except sqlite3.Error as error:
+            raise CommandError(f"--data cannot be used: {error}") from error
+
+
+def given_of(type_: "list[str] | None", types_file: Path | None, period: int | None) -> "Given":
+    """What the options say of a deployment."""
+    from kanon.serving.directory import Given
+
+    return Given(period=period, types=types_document(type_, types_file))
+
+
+def say_counted(counted: "Counted", window: int) -> None:
+    """Say on standard error what became of the rows."""
+    parts = [f"{counted.new:,} new rows are counted"]
+    if counted.known:
+        parts.append(f"{counted.known:,} were counted before")
+    if counted.old:
+        parts.append(f"{counted.old:,} are older than the window of {window:,} steps, and are left out")
+    if counted.future:
+        parts.append(f"{counted.future:,} have a time after now, and wait (check clock and time zone)")
+    typer.echo(f"{'; '.join(parts)}.", err=True)

@@ -1,0 +1,127 @@
+"""Use case: copy a directory, also beside a running service.
+
+The control file comes first, as SQLite copies it: in one state. Then the parts that its last manifest names, then what
+is counted and not evaluated. The service may delete a part meanwhile, when it has evaluated some steps more: then the
+copy begins again. The control file gets its name last, so an unfinished copy is no deployment.
+
+A copy has no right to the noise of the original. It is refused until ``kanon operate new-generation`` gives it its own.
+"""
+
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote
+
+from kanon.errors import ConfigurationError
+from kanon.gate.storage.disk.control import NAME, ControlFile, connect
+from kanon.gate.storage.disk.log import SUFFIX
+from kanon.gate.storage.disk.parts import sync_folder
+from kanon.gate.storage.protocols import Manifest
+from kanon.serving import arrivals
+from kanon.serving.directory import PLACE, existing
+
+ATTEMPTS = 5
+UNFINISHED = "control.part"
+FOLDERS = ("parts", "log", "secrets")
+
+
+class _MovedOnError(Exception):
+    """The service has deleted something that the copy needs."""
+
+
+def backup(source: Path, to: Path) -> Manifest:
+    """Copy a deployment into an empty or new directory. Returns the manifest that the copy has.
+
+    Raises:
+        ConfigurationError: there is no deployment, ``to`` is not empty, or the service evaluates steps faster than
+            they can be copied.
+        OSError, sqlite3.Error: a file cannot be read or written.
+    """
+    existing(source)
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise ConfigurationError(f"{to} is not empty: name a new directory")
+    if source.resolve() in (to.resolve(), *to.resolve().parents):
+        raise ConfigurationError(f"{to} lies in {source}: name a directory outside of it")
+    to.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for _ in range(ATTEMPTS):
+        try:
+            return _copy(source, to)
+        except _MovedOnError:
+            for each in to.iterdir():
+                shutil.rmtree(each) if each.is_dir() else each.unlink()
+    raise ConfigurationError(f"{source} is evaluated faster than it can be copied: stop the service first")
+
+
+def _copy(source: Path, to: Path) -> Manifest:
+    for name in FOLDERS:
+        (to / name).mkdir(mode=0o700)
+    _copy_database(source / NAME, to / UNFINISHED)
+    manifest = _made_ready(to / UNFINISHED)
+    for piece in manifest.pieces:
+        _link(source / "parts" / piece.name, to / "parts" / piece.name)
+    if (source / arrivals.NAME).exists():
+        _copy_database(source / arrivals.NAME, to / arrivals.NAME)
+    for file in (source / "log").glob(f"*{SUFFIX}"):
+        if int(file.name.removesuffix(SUFFIX)) > manifest.step:
+            _copy_database(file, to / "log" / file.name)
+    for file in (source / "secrets").iterdir():
+        shutil.copyfile(file, to / "secrets" / file.name)
+        (to / "secrets" / file.name).chmod(0o600)
+    with closing(ControlFile(source)) as control:
+        if manifest.step >= 0 and control.manifest(manifest.step) is None:
+            raise _MovedOnError
+    _sync(to)
+    (to / UNFINISHED).rename(to / NAME)
+    sync_folder(to)
+    return manifest
+
+
+def _copy_database(source: Path, to: Path) -> None:
+    """Copy a SQLite file in one state, while others write it."""
+    try:
+        original = sqlite3.connect(f"file:{quote(str(source.absolute()))}?mode=rw", uri=True)
+    except sqlite3.OperationalError as error:
+        raise _MovedOnError from error
+    with closing(original), closing(sqlite3.connect(to)) as copy:
+        original.backup(copy)
+
+
+def _made_ready(control: Path) -> Manifest:
+    """Let a copied control file name its last manifest alone, and no place. Returns the manifest."""
+    with closing(connect(control)) as database:
+        database.execute("DELETE FROM manifests WHERE step < (SELECT MAX(step) FROM manifests)")
+        database.execute("INSERT OR REPLACE INTO texts VALUES (?, 'a backup')", (PLACE,))
+    with closing(_Named(control)) as copied:
+        return copied.manifest() or Manifest(-1)
+
+
+class _Named(ControlFile):
+    """A control file under another name."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path.parent)
+        self.path = path
+
+
+def _link(source: Path, to: Path) -> None:
+    """Give a part, which nobody changes, another name; on another file system it is copied."""
+    try:
+        os.link(source, to)
+    except FileNotFoundError as error:
+        raise _MovedOnError from error
+    except OSError:
+        shutil.copyfile(source, to)
+        to.chmod(0o600)
+
+
+def _sync(folder: Path) -> None:
+    """Make a folder and all in it durable."""
+    for each in folder.iterdir():
+        if each.is_dir():
+            _sync(each)
+        else:
+            with each.open("rb") as file:
+                os.fsync(file.fileno())
+    sync_folder(folder)

@@ -1,0 +1,139 @@
+"""The table of statuses that runs append to: CSV or Parquet, and a description beside it.
+
+The table has a row for each change: a set turned true, or false. The difference between what the table says and the
+sets that are true is appended, so a run that stopped before it wrote is made up for by the next one.
+
+The description (``statuses.json`` beside ``statuses.csv``) names the deployment, the last step and the digest of what
+was released until then. It is written first. So a directory that went back to an earlier state, from a copy, is
+noticed: the table knows a later step, or another digest.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kanon.created import SHARED, created
+from kanon.errors import ConfigurationError
+from kanon.serving.gating import Statuses, Value
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS = ("value", "type", "step", "time", "status")
+FORMS = (".csv", ".parquet")
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the description of a table says: the deployment, the last step, and the digest of the answers."""
+
+    deployment: str
+    step: int
+    digest: str
+
+
+def description_of(table: Path) -> Path:
+    """The description beside a table."""
+    return table.with_suffix(".json")
+
+
+def written(table: Path) -> Written | None:
+    """What was written to a table; None if it is new.
+
+    Raises:
+        ConfigurationError: it is no table of statuses.
+    """
+    if table.suffix.lower() not in FORMS:
+        raise ConfigurationError(f"{table}: give a name that ends in {' or '.join(FORMS)}")
+    beside = description_of(table)
+    if not beside.exists():
+        if table.exists():
+            raise ConfigurationError(f"{table} exists and was not written by `kanon gate`: choose another name")
+        return None
+    try:
+        return Written(**json.loads(beside.read_text()))
+    except (ValueError, TypeError, OSError) as error:
+        raise ConfigurationError(
+            f"{beside} does not describe a table of `kanon gate`: choose another name for the table"
+        ) from error
+
+
+def append(table: Path, statuses: Statuses, period: int) -> int:
+    """Append what has changed to a table. Returns the number of changes.
+
+    Raises:
+        ConfigurationError: the table cannot be read.
+        OSError: it cannot be written.
+    """
+    before = _read(table)
+    changes = changed(before, statuses, period)
+    rows = [*before, *changes]
+    described = Written(statuses.deployment, statuses.step, statuses.digest)
+    with created(lambda _: True) as create:
+        with create(description_of(table), SHARED) as file:
+            file.write(json.dumps(asdict(described), indent=2).encode() + b"\n")
+        if changes or not table.exists():
+            with create(table, SHARED) as file:
+                _write(file, rows, table.suffix.lower())
+    return len(changes)
+
+
+def changed(rows: Iterable[dict[str, Any]], statuses: Statuses, period: int) -> list[dict[str, Any]]:
+    """The rows to append: the sets that are true and were not, then those that were true and are not."""
+    last = {Value(row["type"], row["value"]): row["status"] for row in rows}
+    were = {value for value, status in last.items() if status}
+    time = datetime.fromtimestamp(statuses.step * period, UTC)
+
+    def row(value: Value, *, status: bool) -> dict[str, Any]:
+        return dict(zip(COLUMNS, (value.text, value.type_name, statuses.step, time, status), strict=True))
+
+    turned_true = [row(value, status=True) for value in sorted(statuses.true - were)]
+    return turned_true + [row(value, status=False) for value in sorted(were - statuses.true)]
+
+
+def as_csv(rows: "list[dict[str, Any]]") -> bytes:
+    """Rows as CSV with a header."""
+    from io import BytesIO
+
+    buffer = BytesIO()
+    _write(buffer, rows, ".csv")
+    return buffer.getvalue()
+
+
+def _schema() -> "pa.Schema":
+    import pyarrow as pa
+
+    kinds = (pa.string(), pa.string(), pa.int64(), pa.timestamp("s", "UTC"), pa.bool_())
+    return pa.schema(list(zip(COLUMNS, kinds, strict=True)))
+
+
+def _read(table: Path) -> list[dict[str, Any]]:
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    if not table.exists():
+        return []
+    options = csv.ConvertOptions(column_types=_schema(), strings_can_be_null=False)
+    parsing = csv.ParseOptions(newlines_in_values=True)
+    try:
+        if table.suffix.lower() == ".parquet":
+            found = parquet.read_table(table)
+        else:
+            found = csv.read_csv(table, parse_options=parsing, convert_options=options)
+        return list(found.select(list(COLUMNS)).to_pylist())
+    except (pa.ArrowException, KeyError, OSError) as error:
+        raise ConfigurationError(f"{table} cannot be read as a table of statuses: choose another name") from error
+
+
+def _write(file: Any, rows: "list[dict[str, Any]]", form: str) -> None:
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    table = pa.Table.from_pylist(rows, _schema())
+    if form == ".parquet":
+        parquet.write_table(table, file)
+    else:
+        csv.write_csv(table, file)
