@@ -9,4 +9,4 @@ def pytest_terminal_summary(terminalreporter) -> None:
         if name == "fault_points"
     )
     if points:
-        terminalreporter.write_line(f"{points} fault points: at each an AWS call failed, and nothing showed")
+        terminalreporter.write_line(f"{points} fault points: at each a call failed, and nothing showed")

@@ -10,7 +10,7 @@ import os
 import secrets
 import uuid
 from collections.abc import Iterable, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -160,9 +160,11 @@ def open_directory(path: Path, given: Given | None, now: float, *, to_import: bo
             a setting is invalid; or a new deployment lacks types.
     """
     given = given or Given()
-    lock = _locked(path)
-    control = ControlFile(path)
-    try:
+    with ExitStack() as opened:
+        lock = _locked(path)
+        opened.callback(os.close, lock)
+        control = ControlFile(path)
+        opened.callback(control.close)
         _refuse_copy(control, path)
         if control.text(IMPORTING) is not None and not to_import:
             raise ConfigurationError(f"an import into {path} was not finished: run `kanon operate import` again")
@@ -177,30 +179,26 @@ def open_directory(path: Path, given: Given | None, now: float, *, to_import: bo
         retired = frozenset(recorded_names(control.recorded(OWNER), RETIRED))
         mark, run = control.evaluated_through(), control.begin_run()
         log = DiskLog(path / "log", numbers, mark)
+        opened.callback(log.stop)
         finish_forgetting(control, log)
         arrivals.finish(path, log)
         parts = PartFiles(path / "parts")
         _remember(control, path, settings)
-    except BaseException:
-        control.close()
-        os.close(lock)
-        raise
-    keys = NoiseKeys.of(settings.noise_keys, noise_keys)
-    first = int(control.text(FIRST_STEP) or 0)
-    segments = Segments(
-        types,
-        numbers,
-        retired,
-        keys,
-        settings.deployment,
-        Schedule.of(settings),
-        log,
-        parts,
-        control,
-        run,
-        first,
-        in_force(settings.log_generations),
-    )
+        segments = Segments(
+            types,
+            numbers,
+            retired,
+            NoiseKeys.of(settings.noise_keys, noise_keys),
+            settings.deployment,
+            Schedule.of(settings),
+            log,
+            parts,
+            control,
+            run,
+            int(control.text(FIRST_STEP) or 0),
+            in_force(settings.log_generations),
+        )
+        opened.pop_all()
     joining = Joining(types, pepper, client_key, log, settings.period, settings.outage_allowance)
     querying = Querying(types, pepper, control, settings.period, ONE_SLOT, settings.publish_delay, settings.max_stale)
     return Directory(path, settings, types, joining, querying, control, log, parts, segments, lock)

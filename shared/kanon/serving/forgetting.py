@@ -47,9 +47,10 @@ class _Open:
 
     def members(self, key: bytes) -> Ints:
         """The tokens of a set, as a view."""
-        row = int(np.searchsorted(self.part.keys, np.bytes_(key)))
-        if row == len(self.part) or self.part.keys[row] != np.bytes_(key):
+        rows = np.flatnonzero(self.part.keys == np.bytes_(key))  # as arrays: a scalar lacks the zero bytes at its end
+        if not len(rows):
             return self.tokens[:0]
+        row = int(rows[0])
         start = int(self.part.sizes[:row].sum())
         return self.tokens[start : start + int(self.part.sizes[row])]
 

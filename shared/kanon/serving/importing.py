@@ -71,9 +71,9 @@ def import_log(directory: Directory, batches: "Iterable[JoinBatch]", now: float)
             arrivals.record(batches, reader, step, store)
             pieces = list(_pieces(directory, members.execute(SORTED), first))
         directory.parts.sync()
+        (directory.path / NAME).unlink()
         control.begin_with(first - 1, pieces, IMPORTING)
         arrivals.finish(log)
-    (directory.path / NAME).unlink()
     return reader.counted
 
 

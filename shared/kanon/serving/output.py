@@ -49,8 +49,8 @@ def written(table: Path) -> Written | None:
     if table.suffix.lower() not in FORMS:
         raise ConfigurationError(f"{table}: give a name that ends in {' or '.join(FORMS)}")
     beside = description_of(table)
-    if not beside.exists():
-        if table.exists():
+    if _is_new(beside):
+        if not _is_new(table):
             raise ConfigurationError(f"{table} exists and was not written by `kanon gate`: choose another name")
         return None
     try:
@@ -59,6 +59,11 @@ def written(table: Path) -> Written | None:
         raise ConfigurationError(
             f"{beside} does not describe a table of `kanon gate`: choose another name for the table"
         ) from error
+
+
+def _is_new(path: Path) -> bool:
+    """Whether nothing was written to a file. A process that stopped may have left an empty one."""
+    return not path.exists() or not path.stat().st_size
 
 
 def append(table: Path, statuses: Statuses, period: int) -> int:
@@ -75,7 +80,7 @@ def append(table: Path, statuses: Statuses, period: int) -> int:
     with created(lambda _: True) as create:
         with create(description_of(table), SHARED) as file:
             file.write(json.dumps(asdict(described), indent=2).encode() + b"\n")
-        if changes or not table.exists():
+        if changes or _is_new(table):
             with create(table, SHARED) as file:
                 _write(file, rows, table.suffix.lower())
     return len(changes)
@@ -114,7 +119,7 @@ def _read(table: Path) -> list[dict[str, Any]]:
     import pyarrow as pa
     from pyarrow import csv, parquet
 
-    if not table.exists():
+    if _is_new(table):
         return []
     options = csv.ConvertOptions(column_types=_schema(), strings_can_be_null=False)
     parsing = csv.ParseOptions(newlines_in_values=True)

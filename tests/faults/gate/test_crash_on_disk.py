@@ -1,0 +1,189 @@
+"""A run of a directory may stop at any call to the file system or to SQLite: the next one gives the same answers."""
+
+import os
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from kanon.errors import KanonError
+from kanon.gate import segments
+from kanon.gate.storage.disk.control import ControlFile
+from kanon.serving import arrivals
+from kanon.serving.backup import backup
+from kanon.serving.directory import PLACE, new_generation, place_of
+from kanon.serving.forgetting import forget
+from kanon.serving.gating import run
+from kanon.serving.importing import import_log
+from kanon.serving.output import append, written
+from kanon.serving.replaying import replay
+from tests.faults.fault_injector import ProcessDied
+from tests.faults.gate.disk_faults import How, faulty_disk
+from tests.integration.serving.own_joins import (
+    FIRST,
+    PERIOD,
+    SETS,
+    Row,
+    batches,
+    opened,
+    sizes,
+    unreferenced,
+)
+
+ALL = os.environ.get("FAULTS") == "all"
+STRIDE = 1 if ALL else 13
+WHO = "who"
+STEPS = range(FIRST, FIRST + 4)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "MOST_PART_BYTES", 400)
+    monkeypatch.setattr(segments, "MOST_JOINS_A_RANGE", 8)
+    monkeypatch.setattr(arrivals, "ENTRIES_A_MOVE", 30)
+
+
+def rows_of(step: int) -> list[Row]:
+    rng = random.Random(step)
+    return [
+        Row(step * PERIOD + rng.randrange(PERIOD), text, client)
+        for text in SETS[:5]
+        for client in [*map(str, rng.sample(range(12), rng.randrange(7))), WHO]
+    ]
+
+
+def gated(path: Path, step: int) -> Any:
+    """A run with a table; what it has released."""
+    table, now = path.with_name("statuses.csv"), (step + 0.5) * PERIOD
+    before = written(table)
+    with opened(path, now) as directory:
+        ran = run(directory, batches(rows_of(step)), now, -1 if before is None else before.step)
+        assert ran.statuses is not None
+        append(table, ran.statuses, PERIOD)
+    return ran.statuses.true, table.read_text()
+
+
+def imported(path: Path, _: int) -> Any:
+    rows = [row for step in range(FIRST - 4, FIRST) for row in rows_of(step)]
+    shutil.rmtree(path / "unused", ignore_errors=True)
+    with opened(path, FIRST * PERIOD, to_import=True) as directory:
+        if directory.control.manifest() is None:
+            import_log(directory, batches(rows), FIRST * PERIOD)
+        return sizes(directory), directory.control.manifest().step  # type: ignore[union-attr]
+
+
+def forgotten(path: Path, step: int) -> Any:
+    with opened(path, (step + 0.5) * PERIOD) as directory:
+        forget(directory, WHO, [text.encode() for text in SETS])
+        return sizes(directory), forget(directory, WHO, [text.encode() for text in SETS])
+
+
+def replayed(path: Path, step: int) -> Any:
+    with opened(path, (step + 0.5) * PERIOD) as directory:
+        return replay(directory, None, step * PERIOD).differences
+
+
+def renewed(path: Path, _: int) -> Any:
+    return new_generation(path)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Deployments with the same secrets: a new one, and one after some steps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "MOST_PART_BYTES", 400)
+        folder = tmp_path_factory.mktemp("made")
+        opened(folder / "new" / "d", FIRST * PERIOD).close()
+        shutil.copytree(folder / "new", folder / "old")
+        settle(folder / "old" / "d")
+        for step in STEPS:
+            gated(folder / "old" / "d", step)
+        return {name: folder / name for name in ("new", "old")}
+
+
+def settle(path: Path) -> None:
+    """Make a copy the deployment itself: its secrets, and so its noise, are the same. Only a test may do this."""
+    control = ControlFile(path)
+    control.put_text(PLACE, place_of(path))
+    control.close()
+
+
+def later(path: Path) -> list[Any]:
+    """What the next steps release; nothing without use is left after them."""
+    found = [gated(path, step) for step in range(STEPS.stop + 1, STEPS.stop + 8, 2)]
+    with opened(path, (STEPS.stop + 8) * PERIOD) as directory:
+        directory.segments.keep((STEPS.stop + 8) * PERIOD)
+        assert unreferenced(directory) == set()
+        return [*found, sizes(directory)]
+
+
+CASES: dict[str, tuple[str, Callable[[Path, int], Any]]] = {
+    "gate": ("old", gated),
+    "first gate": ("new", gated),
+    "import": ("new", imported),
+    "forget": ("old", forgotten),
+    "new generation": ("old", renewed),
+    "replay": ("old", replayed),
+}
+
+
+def outcome(source: Path, to: Path, use: Callable[[Path, int], Any], at: int, how: How) -> tuple[Any, int]:
+    """What a use gives and what follows, if its call ``at`` fails and it is then repeated; the number of its calls."""
+    shutil.copytree(source, to)
+    settle(to / "d")
+    step = STEPS.stop if source.name == "old" else FIRST
+    with faulty_disk(to / "d", at, how) as disk:
+        try:
+            use(to / "d", step)
+        except (ProcessDied, KanonError, OSError, sqlite3.Error):
+            assert at
+    if disk.dead:
+        disk.lose_power(to / "d")
+    result = use(to / "d", step)
+    return (result, later(to / "d") if use is not renewed else None), len(disk.calls)
+
+
+@pytest.mark.parametrize("how", get_args(How))
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_that_stops_at_any_call_is_made_up_for_by_the_next(
+    tmp_path: Path, made: dict[str, Path], name: str, how: How, record_property: Callable[[str, int], None]
+) -> None:
+    state, use = CASES[name]
+    (tmp_path / "fault").mkdir()
+    expected, calls = outcome(made[state], tmp_path / "whole", use, 0, how)
+    assert calls > 5
+    for at in range(1, calls + 1, STRIDE):
+        found, _ = outcome(made[state], tmp_path / "fault" / str(at), use, at, how)
+        assert found == expected, f"call {at} of {calls}"
+        shutil.rmtree(tmp_path / "fault" / str(at))
+    record_property("fault_points", len(range(1, calls + 1, STRIDE)))
+
+
+@pytest.mark.parametrize("how", get_args(How))
+def test_a_backup_that_stops_is_no_deployment_and_changes_nothing(
+    tmp_path: Path, made: dict[str, Path], how: How
+) -> None:
+    shutil.copytree(made["old"], tmp_path / "whole")
+    settle(tmp_path / "whole" / "d")
+    with faulty_disk(tmp_path / "b", 0, how) as disk:
+        backup(tmp_path / "whole" / "d", tmp_path / "b")
+    calls = len(disk.calls)
+    for at in range(1, calls + 1, STRIDE):
+        to = tmp_path / f"b{at}"
+        with faulty_disk(to, at, how), suppress(ProcessDied, KanonError, OSError, sqlite3.Error):
+            backup(tmp_path / "whole" / "d", to)
+        if (to / "control.db").exists():
+            assert new_generation(to) == STEPS.stop
+            with opened(to, STEPS.stop * PERIOD) as directory:
+                assert directory.evaluated_through == STEPS.stop - 1
+                for piece in directory.control.manifest().pieces:  # type: ignore[union-attr]
+                    directory.parts.read(piece)
+    found = later(tmp_path / "whole" / "d")
+    shutil.copytree(made["old"], tmp_path / "other")
+    settle(tmp_path / "other" / "d")
+    assert found == later(tmp_path / "other" / "d")

@@ -1,0 +1,243 @@
+"""Backups, copies with noise of their own, and a second evaluation that is compared with the first."""
+
+import random
+import shutil
+import sqlite3
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kanon.errors import ConfigurationError, UndecodableMembersError
+from kanon.gate import segments
+from kanon.serving import backup as backing
+from kanon.serving.backup import backup
+from kanon.serving.directory import Directory, new_generation, retire
+from kanon.serving.gating import run
+from kanon.serving.replaying import replay
+from tests.integration.serving.own_joins import FIRST, PERIOD, SETS, TYPES, Oracle, Row, batches, opened, unreferenced
+
+NOW = (FIRST + 30) * PERIOD
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "MOST_PART_BYTES", 400)
+    monkeypatch.setattr(segments, "MOST_JOINS_A_RANGE", 2)
+
+
+def rows_of(step: int, seed: int = 0) -> list[Row]:
+    rng = random.Random(f"{seed} {step}")
+    return [
+        Row(step * PERIOD + rng.randrange(PERIOD), text, client)
+        for text in SETS
+        for client in map(str, rng.sample(range(12), rng.randrange(6)))
+    ]
+
+
+def gated(path: Path, steps: range, types: dict = TYPES, seed: int = 0) -> list[frozenset]:
+    """One run in each step; the sets that are true after each."""
+    true = []
+    for step in steps:
+        with opened(path, (step + 0.5) * PERIOD, types) as directory:
+            ran = run(directory, batches(rows_of(step, seed)), (step + 0.5) * PERIOD)
+            assert ran.statuses is not None
+            true.append(ran.statuses.true)
+    return true
+
+
+def files(path: Path) -> set[str]:
+    return {str(each.relative_to(path)) for each in path.rglob("*") if each.is_file()}
+
+
+def test_a_backup_holds_the_last_states_and_what_is_not_evaluated(tmp_path: Path) -> None:
+    gated(tmp_path / "d", range(FIRST, FIRST + 5))
+    with opened(tmp_path / "d", (FIRST + 4.5) * PERIOD) as directory:
+        run(directory, batches(rows_of(FIRST + 4, 1)), (FIRST + 4.5) * PERIOD)  # they count in the next step
+        assert backup(tmp_path / "d", tmp_path / "b").step == FIRST + 4  # beside a process that has it open
+        wanted = {f"parts/{piece.name}" for piece in directory.control.manifest().pieces}  # type: ignore[union-attr]
+    secrets = {"secrets/set-pepper", "secrets/client-key", "secrets/noise-keys.json"}
+    assert files(tmp_path / "b") == {"control.db", "arrivals.db", f"log/{FIRST + 5}.db", *secrets, *wanted}
+    for name in ("b", "b/secrets", "b/parts"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o700
+    assert {stat.S_IMODE((tmp_path / "b" / name).stat().st_mode) for name in secrets} == {0o600}
+
+
+def test_a_copy_is_refused_until_it_has_noise_of_its_own_and_then_loses_no_join(tmp_path: Path) -> None:
+    gated(tmp_path / "d", range(FIRST, FIRST + 5))
+    backup(tmp_path / "d", tmp_path / "b")
+    shutil.copytree(tmp_path / "d", tmp_path / "c")
+    for name in "bc":
+        with pytest.raises(ConfigurationError, match="is a copy of a deployment"):
+            opened(tmp_path / name, NOW)
+        assert new_generation(tmp_path / name) == FIRST + 5
+    first = {}
+    for name in "dbc":
+        with opened(tmp_path / name, (FIRST + 5) * PERIOD) as directory:
+            oracle = Oracle(directory)
+        own = {type_name: naive.tapes for type_name, naive in oracle.naive.items()}
+        first = first or own
+        assert (own == first) == (name == "d")
+        for type_name, naive in oracle.naive.items():
+            naive.tapes = first[type_name]
+        oracle.stepped = FIRST - 1
+        for step in range(FIRST, FIRST + 20):
+            if name != "d" and step == FIRST + 5:
+                for type_name, naive in oracle.naive.items():
+                    naive.begin_generation(own[type_name], step)
+            oracle.arrive(rows_of(step), step, step)
+            true = oracle.through(step)
+            if step >= FIRST + 5:
+                assert gated(tmp_path / name, range(step, step + 1)) == [true]
+
+
+def test_the_second_generation_of_a_step_replaces_the_first(tmp_path: Path) -> None:
+    gated(tmp_path / "d", range(FIRST, FIRST + 2))
+    tapes = []
+    for _ in range(2):
+        assert new_generation(tmp_path / "d") == FIRST + 2
+        with opened(tmp_path / "d", (FIRST + 2) * PERIOD) as directory:
+            tapes.append(directory.segments._tapes_of("grid", FIRST))
+            assert len(directory.settings.log_generations) == 1
+    assert tapes[0] != tapes[1]
+
+
+def test_a_backup_is_refused_where_it_could_overwrite_or_contain_itself(tmp_path: Path) -> None:
+    gated(tmp_path / "d", range(FIRST, FIRST + 1))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    for to, told in (("full", "is not empty: name a new directory"), ("d/b", "outside of it")):
+        with pytest.raises(ConfigurationError, match=told):
+            backup(tmp_path / "d", tmp_path / to)
+    with pytest.raises(ConfigurationError, match="holds no deployment: check --data"):
+        backup(tmp_path / "full", tmp_path / "b")
+
+
+@pytest.mark.parametrize("times", [1, backing.ATTEMPTS])
+def test_a_backup_begins_again_if_the_service_deletes_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    gated(tmp_path / "d", range(FIRST, FIRST + 5))
+    steps = iter(range(FIRST + 5, FIRST + 100))
+    left = iter(range(times))
+    copy = backing._copy_database
+
+    def late(source: Path, to: Path) -> None:
+        copy(source, to)
+        if to.name == backing.UNFINISHED and next(left, None) is not None:  # four steps go by
+            for _ in range(4):
+                gated(tmp_path / "d", range(step := next(steps), step + 1))
+                with opened(tmp_path / "d", (step + 1) * PERIOD) as directory:
+                    directory.segments.keep((step + 1) * PERIOD + 10**7)
+
+    monkeypatch.setattr(backing, "_copy_database", late)
+    if times == backing.ATTEMPTS:
+        with pytest.raises(ConfigurationError, match="evaluated faster than it can be copied: stop the service first"):
+            backup(tmp_path / "d", tmp_path / "b")
+        assert files(tmp_path / "b") == set()
+        return
+    step = backup(tmp_path / "d", tmp_path / "b").step
+    new_generation(tmp_path / "b")
+    with opened(tmp_path / "b", NOW) as directory:
+        assert directory.evaluated_through == step
+        for piece in directory.control.manifest().pieces:  # type: ignore[union-attr]
+            directory.parts.read(piece)
+
+
+def test_a_part_is_copied_where_it_cannot_get_a_second_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gated(tmp_path / "d", range(FIRST, FIRST + 3))
+
+    def refuses(*_: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(backing.os, "link", refuses)
+    backup(tmp_path / "d", tmp_path / "b")
+    new_generation(tmp_path / "b")
+    gated(tmp_path / "b", range(FIRST + 3, FIRST + 5))
+
+
+def kept(path: Path, steps: int = 12) -> None:
+    gated(path, range(FIRST, FIRST + steps))
+
+
+def test_a_second_evaluation_is_equal_and_leaves_nothing(tmp_path: Path) -> None:
+    kept(tmp_path / "d")
+    before = files(tmp_path / "d")
+    with opened(tmp_path / "d", (FIRST + 12) * PERIOD) as directory:
+        manifests = [each.step for each in directory.control.manifests()]
+        found = replay(directory, None, NOW)
+        assert (found.base, found.through, found.differences) == (manifests[0], FIRST + 11, ())
+        assert found.parts > 0
+        assert found.crossings > 5
+        for base in manifests:
+            assert replay(directory, base, NOW).differences == ()
+        with pytest.raises(ConfigurationError, match=f"no states after step 7 are kept: give one of {manifests[0]}"):
+            replay(directory, 7, NOW)
+        assert unreferenced(directory) == set()
+    assert files(tmp_path / "d") == before
+
+
+def changed_crossing(directory: Directory) -> None:
+    directory.control.database.execute("UPDATE statuses SET newest = newest - 1 WHERE newest > ?", (FIRST + 1,))
+
+
+def lost_crossing(directory: Directory) -> None:
+    directory.control.database.execute("DELETE FROM statuses WHERE newest = (SELECT MAX(newest) FROM statuses)")
+
+
+def invented_crossing(directory: Directory) -> None:
+    row = (b"x" * 32, FIRST + 9, int(NOW) + 10**6)
+    directory.control.database.execute("INSERT INTO statuses (set_key, newest, expires) VALUES (?, ?, ?)", row)
+
+
+def other_joins(directory: Directory) -> None:
+    database = sqlite3.connect(directory.path / "log" / f"{FIRST + 8}.db")
+    with database:
+        database.execute("DELETE FROM joins")
+    database.close()
+
+
+@pytest.mark.parametrize("change", [changed_crossing, lost_crossing, invented_crossing, other_joins])
+def test_a_second_evaluation_says_where_it_differs(tmp_path: Path, change: Callable[[Directory], None]) -> None:
+    kept(tmp_path / "d")
+    with opened(tmp_path / "d", (FIRST + 12) * PERIOD) as directory:
+        change(directory)
+        differences = replay(directory, directory.control.manifests()[0].step, NOW).differences
+    assert differences
+    assert all(each.startswith(("set ", "step ")) for each in differences)
+
+
+def test_a_damaged_part_is_named(tmp_path: Path) -> None:
+    kept(tmp_path / "d")
+    with opened(tmp_path / "d", (FIRST + 12) * PERIOD) as directory:
+        piece = directory.control.manifests()[0].pieces[0]
+        (directory.parts.folder / piece.name).write_bytes(b"x")
+        with pytest.raises(UndecodableMembersError, match=piece.name):
+            replay(directory, None, NOW)
+
+
+def test_a_second_evaluation_begins_with_the_generation_in_force(tmp_path: Path) -> None:
+    kept(tmp_path / "d")
+    new_generation(tmp_path / "d")
+    gated(tmp_path / "d", range(FIRST + 12, FIRST + 15))
+    with opened(tmp_path / "d", (FIRST + 15) * PERIOD) as directory:
+        found = replay(directory, None, NOW)
+    assert (found.base >= FIRST + 11, found.differences) == (True, ())
+
+
+def test_a_type_that_is_retired_goes_with_its_states_and_the_others_go_on(tmp_path: Path) -> None:
+    expected = gated(tmp_path / "d", range(FIRST, FIRST + 3))
+    with pytest.raises(ConfigurationError, match="has no type 'gird': did you mean 'grid'"):
+        retire(tmp_path / "d", "gird")
+    retire(tmp_path / "d", "grid")
+    with pytest.raises(ConfigurationError, match="'crossing' is the only type"):
+        retire(tmp_path / "d", "crossing")
+    with pytest.raises(ConfigurationError, match="'grid' was retired permanently"):
+        opened(tmp_path / "d", NOW)
+    rest = {"crossing": TYPES["crossing"]}
+    true = gated(tmp_path / "d", range(FIRST + 3, FIRST + 6), rest)
+    assert {value.type_name for value in true[-1]} <= {"crossing"}
+    assert any(value.type_name == "grid" for value in expected[-1])
+    with opened(tmp_path / "d", (FIRST + 6) * PERIOD, rest) as directory:
+        assert replay(directory, None, NOW).differences == ()
