@@ -10,7 +10,7 @@ import typer
 
 from kanon.cli.errors import CommandError, one_line
 from kanon.cli.files import Force, OutputFiles
-from kanon.cli.options import DateOrder, Json, SkipBadRows, User, log_reading, say_left_out
+from kanon.cli.options import DateOrder, Json, SkipBadRows, User, log_reading, refuse_unused, say_left_out
 from kanon.cli.screen import cell, new_table, screen, show_json, working
 from kanon.created import PRIVATE
 
@@ -274,6 +274,7 @@ def _show_leak(result: "Leak", candidates: int) -> None:
 @risk.command("no-noise")
 @_risk_errors()
 def no_noise(
+    context: typer.Context,
     log: Annotated[
         Path | None, typer.Argument(help="Log from which the rates are computed.", show_default=False)
     ] = None,
@@ -290,14 +291,26 @@ def no_noise(
     window_days: Annotated[
         int | None, typer.Option(min=1, help="With a log: length of a window in days (UTC).")
     ] = None,
+    hourly: Annotated[
+        bool,
+        typer.Option("--hourly", help="With a log: count the sets that turn true in an hour with one new client."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Estimate the privacy of a threshold without noise against an attacker who only watches.
+
+    With --hourly, show whom the same query would announce if it ran every hour.
 
     Example: kanon risk no-noise --clients 10000 --expected 30 --k 50
     """
     from kanon.risk.no_noise import CAVEAT, PlainThreshold, rates
 
+    if hourly:
+        refuse_unused(context, ("fakes", "clients", "expected"), "with --hourly: leave it out")
+        if log is None:
+            raise CommandError("--hourly needs a log")
+        _hourly(log, k, (value, user), window_days or 30, (dates, skip_bad_rows), as_json=as_json)
+        return
     busy = 0
     if log is not None:
         if clients is not None or expected:
@@ -323,6 +336,27 @@ def no_noise(
     else:
         _show_no_noise(results, k, clients, busy)
         typer.echo(CAVEAT)
+
+
+def _hourly(
+    log: Path, k: int, columns: tuple[str, str], days: int, how: tuple[str | None, bool], *, as_json: bool
+) -> None:
+    """Show the flips of a log."""
+    from dataclasses import asdict
+
+    from kanon.risk.flips import flips
+
+    value, user = columns
+    with _reading(*how) as reading:
+        found = flips(log, value, user, k, days * 24, reading)
+    if as_json:
+        show_json({"k": k, "window_days": days, **asdict(found)})
+        return
+    share = f" ({found.alone / found.turned:.0%})" if found.turned else ""
+    typer.echo(
+        f"HAVING COUNT(DISTINCT {user}) >= {k} over {days} days, every hour: {found.sets:,} values turned true"
+        f" {found.turned:,} times. {found.alone:,} times{share} exactly one {user} was new in that hour."
+    )
 
 
 def _show_no_noise(results: list[dict[str, Any]], k: int, clients: int, busy: int) -> None:
