@@ -49,11 +49,11 @@ def given_of(type_: "list[str] | None", types_file: Path | None, period: int | N
 
 def say_counted(counted: "Counted", window: int) -> None:
     """Say on standard error what became of the rows."""
-    parts = [f"{counted.new:,} new rows are counted"]
+    parts = [f"{counted.new:,} new, and counted"]
     if counted.known:
-        parts.append(f"{counted.known:,} were counted before")
+        parts.append(f"{counted.known:,} counted before")
     if counted.old:
-        parts.append(f"{counted.old:,} are older than the window of {window:,} steps, and are left out")
+        parts.append(f"{counted.old:,} older than the window of {window:,} steps, and left out")
     if counted.future:
-        parts.append(f"{counted.future:,} have a time after now, and wait (check clock and time zone)")
-    typer.echo(f"{'; '.join(parts)}.", err=True)
+        parts.append(f"{counted.future:,} of a time after now, which wait (check clock and time zone)")
+    typer.echo(f"Rows: {'; '.join(parts)}.", err=True)

@@ -126,4 +126,4 @@ def _show(ran: "Ran", out: Path | None, changes: int, period: int) -> None:
     elif out is None:
         typer.echo(as_csv(changed([], ran.statuses, period)), nl=False)
     else:
-        typer.echo(f"{changes:,} changes in {out}; {len(ran.statuses.true):,} sets are true.", err=True)
+        typer.echo(f"Changes in {out}: {changes:,}. Sets that are true: {len(ran.statuses.true):,}.", err=True)

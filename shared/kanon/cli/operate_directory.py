@@ -82,13 +82,14 @@ def forget(
 
         ids = _set_ids(sets, base64=base64)
         typer.echo(
-            f"In {len(ids):,} sets the client's token becomes a random one, which stays until its joins would have left"
-            " the window. A token is short: another client may have the same one in a set, and is forgotten there too."
-            " Recovery can no longer start from earlier states. Backups keep the token. This cannot be undone."
+            f"Sets: {len(ids):,}. In each the client's token becomes a random one, which stays until its joins would"
+            " have left the window. A token is short: another client may have the same one in a set, and is forgotten"
+            " there too. Recovery can no longer start from earlier states. Backups keep the token. This cannot be"
+            " undone."
         )
         ask("Forget the client?", yes)
         found = forgetting(directory, client, ids)
-        typer.echo(f"{found:,} tokens were found and replaced.")
+        typer.echo(f"Tokens that were found and replaced: {found:,}.")
 
 
 def backup(
@@ -146,10 +147,10 @@ def replay_there(data: Path, base: int | None) -> None:
         raise CommandError(f"only the states after step {found.base} are kept: replay when later steps are evaluated")
     for difference in found.differences:
         typer.echo(difference)
-    place = f"steps {found.base + 1} to {found.through}: {found.parts:,} parts and {found.crossings:,} crossings"
+    place = f"Steps {found.base + 1} to {found.through}, parts: {found.parts:,}, crossings: {found.crossings:,}"
     if found.differences:
-        raise CommandError(f"{place} compared, {len(found.differences):,} differ: restore a backup", 1)
-    typer.echo(f"{place} are equal to those that are stored.")
+        raise CommandError(f"{place}, differences: {len(found.differences):,}: restore a backup", 1)
+    typer.echo(f"{place}: all are equal to those that are stored.")
 
 
 @contextmanager

@@ -1,0 +1,248 @@
+"""The commands on a directory, as a user types them: what they print, and what they refuse."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kanon import clock
+from kanon.serving.directory import Given, open_directory
+from tests.unit.cli.commands import run
+
+HOUR = 3_600
+START = 1_800_000_000  # a whole hour
+TYPE = '{"k": 50, "window": 24, "profile": "crossing"}'
+TABLE = "--out"
+
+
+@pytest.fixture
+def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Set the clock, in hours after the start. Files of the test are named without their folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def move(hours: float) -> None:
+        monkeypatch.setattr(clock, "now", lambda: START + hours * HOUR)
+
+    move(0)
+    return move
+
+
+def log(rows: list[tuple[float, str, str]], name: str = "log.csv") -> None:
+    text = "".join(f"{START + hours * HOUR:.0f},{text},{client}\n" for hours, text, client in rows)
+    Path(name).write_text(f"time,set,client\n{text}")
+
+
+def crowd(hours: float, text: str = "shoes", number: int = 200) -> list[tuple[float, str, str]]:
+    return [(hours, text, f"client {n}") for n in range(number)]
+
+
+def test_an_hourly_run_answers_for_the_rows_that_it_has_read(at: Callable[[float], None]) -> None:
+    at(10.1)
+    log([*crowd(9.5), (9.5, "rare", "one"), (-40, "shoes", "old"), (11, "shoes", "early")])
+    status, told = run("gate", "log.csv", "--data", "d", TABLE, "s.csv", "--type", TYPE)
+    assert status == 0
+    assert told == (
+        "Rows: 201 new, and counted; 1 older than the window of 24 steps, and left out; 1 of a time after now, which"
+        " wait (check clock and time zone).\nChanges in s.csv: 1. Sets that are true: 1.\n"
+    )
+    assert Path("s.csv").read_text().splitlines()[1:] == ['"shoes","fledge",500010,2027-01-15 18:00:00Z,true']
+    log([*crowd(9.5), *crowd(10.2, "hats")])
+    at(10.5)
+    status, told = run("gate", "log.csv", "--data", "d", TABLE, "s.csv")
+    assert told.splitlines() == [
+        "Rows: 200 new, and counted; 200 counted before.",
+        "The step of now is evaluated already: the new rows count in the run after 2027-01-15 19:00:00 UTC.",
+        "Changes in s.csv: 0. Sets that are true: 1.",
+    ]
+    log([])
+    at(11.1)
+    status, told = run("gate", "log.csv", "--data", "d")
+    assert [line.partition(",")[0] for line in told.splitlines() if "fledge" in line] == ['"hats"', '"shoes"']
+
+
+def test_rows_come_from_a_pipe(tmp_path: Path) -> None:
+    rows = "".join(f"{time.time() - 60:.0f},shoes,client {n}\n" for n in range(200))
+    command = [sys.executable, "-m", "kanon.cli.start", "gate", "-", "--data", "d", "--type", TYPE]
+    ran = subprocess.run(
+        command, input=f"time,set,client\n{rows}", cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert ran.stderr == "Rows: 200 new, and counted.\n"
+    assert ran.stdout.splitlines()[1].startswith('"shoes","fledge",')
+
+
+def test_a_parquet_file_with_other_columns(at: Callable[[float], None]) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    table = pa.table(
+        {
+            "asked_at": pa.array([START - 60] * 100, pa.timestamp("s", "UTC")),
+            "query": ["shoes"] * 100,
+            "user_id": list(range(100)),
+        }
+    )
+    parquet.write_table(table, "events.parquet")
+    status, told = run("gate", "events.parquet", "--data", "d", "--type", TYPE)
+    assert (status, "no column 'time'" in told, "--columns TIME,SET,CLIENT" in told) == (2, True, True)
+    run("gate", "events.parquet", "--data", "d", TABLE, "s.parquet", "--columns", "asked_at,query,user_id")
+    assert parquet.read_table("s.parquet").column("value").to_pylist() == ["shoes"]
+
+
+def test_an_empty_directory_with_an_old_output_is_refused_before_anything_is_made(at: Callable[[float], None]) -> None:
+    log(crowd(-1))
+    run("gate", "log.csv", "--data", "d", TABLE, "s.csv", "--type", TYPE)
+    before = Path("s.csv").read_bytes()
+    status, told = run("gate", "log.csv", "--data", "new", TABLE, "s.csv", "--type", TYPE)
+    assert (status, told.count("\n")) == (2, 1)
+    assert "new is new, and s.csv has answers of another deployment. Keep new between runs" in told
+    assert not Path("new").exists()
+    run("gate", "log.csv", "--data", "new", "--type", TYPE)
+    status, told = run("gate", "log.csv", "--data", "new", TABLE, "s.csv")
+    assert (status, "--out has answers of another deployment than new: choose another name" in told) == (2, True)
+    assert Path("s.csv").read_bytes() == before
+
+
+def rolled_back(to: Path) -> None:
+    """Bring back an earlier content of the same files, as a snapshot of the volume does."""
+    for path in to.rglob("*"):
+        if path.is_file():
+            original = Path("d") / path.relative_to(to)
+            original.parent.mkdir(exist_ok=True)
+            original.write_bytes(path.read_bytes())
+    for path in Path("d").rglob("*"):
+        if path.is_file() and not (to / path.relative_to("d")).exists():
+            path.unlink()
+
+
+def test_an_output_that_is_ahead_of_the_directory_begins_a_generation(at: Callable[[float], None]) -> None:
+    log(crowd(-1))
+    run("gate", "log.csv", "--data", "d", TABLE, "s.csv", "--type", TYPE)
+    shutil.copytree("d", "earlier")
+    at(1.1)
+    run("gate", "log.csv", "--data", "d", TABLE, "s.csv")
+    rolled_back(Path("earlier"))
+    status, told = run("gate", "log.csv", "--data", "d", TABLE, "s.csv")
+    assert status == 0, told
+    assert "d is an older copy: it does not know the last answers of --out." in told
+    assert "a log generation with new noise begins at step 500001" in told
+    assert "Nothing was evaluated: s.csv has the answers of this step already." in told
+    at(2.1)
+    status, told = run("gate", "log.csv", "--data", "d", TABLE, "s.csv")
+    assert "begins at step 500001" in told  # of the same generation of this copy, which has evaluated nothing
+    assert json.loads(Path("s.json").read_text())["step"] == 500002
+    at(3.1)
+    status, told = run("gate", "log.csv", "--data", "d", TABLE, "s.csv")
+    assert "older copy" not in told
+    with open_directory(Path("d"), None, clock.now()) as directory:
+        assert [entry.from_step for entry in directory.settings.log_generations] == [500001]
+
+
+def test_an_output_of_another_branch_begins_a_generation_too(at: Callable[[float], None]) -> None:
+    log(crowd(-1))
+    run("gate", "log.csv", "--data", "d", "--type", TYPE)
+    shutil.copytree("d", "earlier")
+    at(1.1)
+    run("gate", "log.csv", "--data", "d", TABLE, "s.csv")
+    rolled_back(Path("earlier"))
+    log(crowd(0.5, "hats"))
+    run("gate", "log.csv", "--data", "d")  # the same step on other rows
+    at(2.1)
+    status, told = run("gate", "log.csv", "--data", "d", TABLE, "s.csv")
+    assert (status, "a log generation with new noise begins at step 500002" in told) == (0, True)
+
+
+def test_a_copy_and_what_follows(at: Callable[[float], None]) -> None:
+    log(crowd(-1))
+    run("operate", "import", "log.csv", "--data", "d", "--type", TYPE)
+    run("gate", "log.csv", "--data", "d", TABLE, "s.csv")
+    status, told = run("operate", "replay", "--data", "d")
+    assert status == 0
+    assert told == "Steps 500000 to 500000, parts: 1, crossings: 1: all are equal to those that are stored.\n"
+    status, told = run("operate", "backup", "b", "--data", "d")
+    assert (status, "b holds the states after step 500000 and the joins after it" in told) == (0, True)
+    status, told = run("gate", "log.csv", "--data", "b")
+    assert (status, "run `kanon operate new-generation --data b`" in told) == (2, True)
+    assert run("operate", "new-generation", "--data", "b", "--yes")[1].endswith("It begins at step 500001.\n")
+    assert run("gate", "log.csv", "--data", "b")[0] == 0
+    status, told = run("operate", "replay", "--data", "b")
+    assert (status, "only the states after step 500000 are kept: replay when" in told) == (2, True)
+    status, told = run("operate", "backup", "b", "--data", "d")
+    assert (status, told) == (2, "kanon operate backup: b is not empty: name a new directory\n")
+
+
+def test_forgetting_says_what_it_does_and_how_much_it_found(at: Callable[[float], None]) -> None:
+    log(crowd(-1))
+    run("gate", "log.csv", "--data", "d", "--type", TYPE)
+    Path("sets.txt").write_text("shoes\nhats\n")
+    status, told = run("operate", "forget", "--data", "d", "--client", "client 199", "--sets", "sets.txt", "--yes")
+    assert status == 0
+    assert "Sets: 2. In each the client's token becomes a random one" in told
+    assert "another client may have the same one in a set" in told
+    assert "Tokens that were found and replaced: " in told
+    Path("ids.txt").write_text("c2hvZXM\n")
+    assert run("operate", "forget", "--data", "d", "--client", "x", "--sets", "ids.txt", "--base64", "--yes")[0] == 0
+    told = run("operate", "forget", "--data", "d", "--client", "x", "--sets", "sets.txt", "--base64", "--yes")[1]
+    assert "sets.txt: a set id must be base64url" in told
+    told = run("operate", "forget", "--data", "d", "--client", "x", "--sets", "no.txt", "--yes")[1]
+    assert "no.txt cannot be read: No such file" in told
+
+
+def test_a_set_is_suppressed_beside_a_running_service(at: Callable[[float], None]) -> None:
+    log(crowd(-1))
+    run("gate", "log.csv", "--data", "d", "--type", TYPE)
+    with open_directory(Path("d"), None, clock.now()):
+        assert run("operate", "suppress", "fledge/c2hvZXM", "--data", "d", "--yes")[0] == 0
+        told = run("gate", "log.csv", "--data", "d")[1]
+        assert told == "kanon gate: another process has d open: stop it first\n"
+    assert "shoes" not in run("gate", "log.csv", "--data", "d")[1]
+    assert run("operate", "unsuppress", "fledge/c2hvZXM", "--data", "d", "--yes")[0] == 0
+    assert "shoes" in run("gate", "log.csv", "--data", "d")[1]
+    assert "this set is not suppressed" in run("operate", "unsuppress", "fledge/c2hvZXM", "--data", "d", "--yes")[1]
+
+
+def test_a_type_is_retired(at: Callable[[float], None]) -> None:
+    Path("types.json").write_text(f'{{"a": {TYPE}, "b": {TYPE}}}')
+    log(crowd(-1))
+    run("gate", "log.csv", "--data", "d", "--types", "types.json")
+    assert run("operate", "retire", "a", "--data", "d", "--yes")[1].endswith("Type a is retired.\n")
+    at(1)
+    assert '"b",' in run("gate", "log.csv", "--data", "d")[1]
+    assert "'a' was retired permanently" in run("gate", "log.csv", "--data", "d", "--types", "types.json")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["gate", "log.csv", "--data", "d"], "kanon gate: a new deployment needs types: give --type or --types"),
+        (["gate", "log.csv", "--data", "d", "--type", TYPE, TABLE, "x.txt"], "ends in .csv or .parquet"),
+        (["gate", "no.csv", "--data", "d", "--type", TYPE], "there is no file no.csv: check the path"),
+        (["gate", "log.csv", "--data", "d", "--type", TYPE, TABLE, "log.csv"], "was not written by `kanon gate`"),
+        (["operate", "backup", "b", "--data", "d"], "d holds no deployment: check --data"),
+        (["operate", "replay", "--data", "d"], "d holds no deployment: check --data"),
+        (["operate", "new-generation", "--data", "d", "--yes"], "d holds no deployment: check --data"),
+        (["operate", "retire", "a", "--data", "d", "--yes"], "d holds no deployment: check --data"),
+        (["operate", "suppress", "a/YQ", "--data", "d", "--yes"], "d holds no deployment: check --data"),
+        (["operate", "suppress", "a/YQ", "--data", "d", "--stack", "s"], "give --stack, --url or --data, one of them"),
+        (["operate", "replay", "--data", "d", "--members", "t"], "--members is for a stack, not for --data"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_one_line(
+    at: Callable[[float], None], arguments: list[str], told: str
+) -> None:
+    log([])
+    status, output = run(*arguments)
+    assert (status, output.count("\n"), told in output) == (2, 1, True), output
+
+
+def test_a_period_never_changes(at: Callable[[float], None]) -> None:
+    log([])
+    assert run("gate", "log.csv", "--data", "d", "--type", TYPE, "--period", "60")[0] == 0
+    told = run("gate", "log.csv", "--data", "d", "--period", "30")[1]
+    assert "the period of this deployment is 60 s, and never changes" in told
+    with open_directory(Path("d"), Given(), clock.now()) as directory:
+        assert directory.settings.period == 60
