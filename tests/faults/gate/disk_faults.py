@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,6 +55,14 @@ class Disk:
             _close(made())
         self.dead = True
         raise ProcessDied
+
+    @property
+    def points(self) -> list[int]:
+        """The numbers of the calls that are the first of their kind after one of another kind."""
+        seen: dict[tuple[str, str], int] = {}
+        for number, pair in enumerate(pairwise(["", *self.calls]), 1):
+            seen.setdefault(pair, number)
+        return list(seen.values())
 
     def fsync(self, handle: int) -> None:
         """What a file, or a folder, holds is on the disk."""
@@ -109,7 +118,8 @@ def faulty_disk(directory: Path, at: int, how: How) -> Iterator[Disk]:
 
             def called(self: Any, *arguments: Any, _original: Any = original, _name: str = name, **more: Any) -> Any:
                 full = sqlite3.OperationalError("database or disk is full")
-                return disk.call(_name, lambda: _original(self, *arguments, **more), full)
+                statement = f"{_name} {arguments[0]}" if _name != "backup" else _name
+                return disk.call(statement[:60], lambda: _original(self, *arguments, **more), full)
 
             setattr(Faulty, name, called)
         connect = sqlite3.connect

@@ -4,7 +4,7 @@ import os
 import random
 import shutil
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
@@ -23,7 +23,7 @@ from kanon.serving.importing import import_log
 from kanon.serving.output import append, written
 from kanon.serving.replaying import replay
 from tests.faults.fault_injector import ProcessDied
-from tests.faults.gate.disk_faults import How, faulty_disk
+from tests.faults.gate.disk_faults import Disk, How, faulty_disk
 from tests.integration.serving.own_joins import (
     FIRST,
     PERIOD,
@@ -36,7 +36,6 @@ from tests.integration.serving.own_joins import (
 )
 
 ALL = os.environ.get("FAULTS") == "all"
-STRIDE = 1 if ALL else 13
 WHO = "who"
 STEPS = range(FIRST, FIRST + 4)
 
@@ -132,8 +131,8 @@ CASES: dict[str, tuple[str, Callable[[Path, int], Any]]] = {
 }
 
 
-def outcome(source: Path, to: Path, use: Callable[[Path, int], Any], at: int, how: How) -> tuple[Any, int]:
-    """What a use gives and what follows, if its call ``at`` fails and it is then repeated; the number of its calls."""
+def outcome(source: Path, to: Path, use: Callable[[Path, int], Any], at: int, how: How) -> tuple[Any, Disk]:
+    """What a use gives and what follows, if its call ``at`` fails and it is then repeated; and the disk."""
     shutil.copytree(source, to)
     settle(to / "d")
     step = STEPS.stop if source.name == "old" else FIRST
@@ -145,7 +144,12 @@ def outcome(source: Path, to: Path, use: Callable[[Path, int], Any], at: int, ho
     if disk.dead:
         disk.lose_power(to / "d")
     result = use(to / "d", step)
-    return (result, later(to / "d") if use is not renewed else None), len(disk.calls)
+    return (result, later(to / "d") if use is not renewed else None), disk
+
+
+def points(disk: Disk) -> Sequence[int]:
+    """The calls that fail: all of them in every way, or of each kind one in one way."""
+    return range(1, len(disk.calls) + 1) if ALL else disk.points[get_args(How).index(disk.how) :: 3]
 
 
 @pytest.mark.parametrize("how", get_args(How))
@@ -155,13 +159,13 @@ def test_a_run_that_stops_at_any_call_is_made_up_for_by_the_next(
 ) -> None:
     state, use = CASES[name]
     (tmp_path / "fault").mkdir()
-    expected, calls = outcome(made[state], tmp_path / "whole", use, 0, how)
-    assert calls > 5
-    for at in range(1, calls + 1, STRIDE):
+    expected, disk = outcome(made[state], tmp_path / "whole", use, 0, how)
+    assert len(disk.calls) > 5
+    for at in points(disk):
         found, _ = outcome(made[state], tmp_path / "fault" / str(at), use, at, how)
-        assert found == expected, f"call {at} of {calls}"
+        assert found == expected, f"call {at} of {disk.calls}"
         shutil.rmtree(tmp_path / "fault" / str(at))
-    record_property("fault_points", len(range(1, calls + 1, STRIDE)))
+    record_property("fault_points", len(points(disk)))
 
 
 @pytest.mark.parametrize("how", get_args(How))
@@ -172,8 +176,7 @@ def test_a_backup_that_stops_is_no_deployment_and_changes_nothing(
     settle(tmp_path / "whole" / "d")
     with faulty_disk(tmp_path / "b", 0, how) as disk:
         backup(tmp_path / "whole" / "d", tmp_path / "b")
-    calls = len(disk.calls)
-    for at in range(1, calls + 1, STRIDE):
+    for at in points(disk):
         to = tmp_path / f"b{at}"
         with faulty_disk(to, at, how), suppress(ProcessDied, KanonError, OSError, sqlite3.Error):
             backup(tmp_path / "whole" / "d", to)

@@ -103,6 +103,15 @@ def test_a_second_run_in_a_step_leaves_its_statuses_and_its_rows_count_in_the_ne
     assert later.statuses.true == {Value("grid", SETS[0])}
 
 
+def test_rows_that_were_counted_before_a_process_stopped_are_in_the_log_whoever_opens_it(tmp_path: Path) -> None:
+    opened(tmp_path / "d", FIRST * PERIOD, GRID).close()
+    with arrivals.Arrivals.of(tmp_path / "d") as record:
+        record.wait(FIRST, [bytes([n]) * 37 for n in range(5)])
+    with opened(tmp_path / "d", FIRST * PERIOD, GRID) as directory:
+        assert directory.log.count(FIRST) == 5
+        assert unreferenced(directory) == set()
+
+
 def test_a_set_that_turns_false_is_named_when_no_row_names_it_any_more(tmp_path: Path) -> None:
     table = tmp_path / "s.csv"
     gated(tmp_path / "d", crowd(FIRST), FIRST, table)

@@ -1,0 +1,26 @@
+"""A part says which sets are due, also when the step of a wake-up has passed."""
+
+import numpy as np
+
+from kanon.gate.mechanism.columns import NEVER
+from kanon.gate.parts import Part
+
+
+def part(wake_ups: list[int], ends: list[int]) -> Part:
+    none, count = np.zeros(0, np.int64), len(wake_ups)
+    keys = np.array([bytes([n + 1]) * 32 for n in range(count)], "S32")
+    never = np.full((count, 2), NEVER)
+    sizes = np.zeros(count, np.int64)
+    return Part(keys, np.ones(count, np.uint8), sizes, none, none, never, np.array(wake_ups), np.array(ends))
+
+
+def test_a_set_is_due_from_its_wake_up_on() -> None:
+    some = part([NEVER, 6, 7, 8], [9, 9, 9, 9])
+    assert some.due(7).tolist() == [False, True, True, False]
+
+
+def test_something_happens_to_a_part_at_its_first_wake_up_or_after_its_first_end() -> None:
+    assert part([NEVER, 6], [4, 9]).earliest == 5
+    assert part([NEVER, 3], [4, 9]).earliest == 3
+    assert part([NEVER], [4]).earliest == 5
+    assert part([], []).earliest is None
