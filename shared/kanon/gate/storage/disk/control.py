@@ -19,6 +19,8 @@ from kanon.gate.storage.statuses import Horizon
 
 NAME = "control.db"
 KEYS_A_QUERY = 500
+SYNCHRONOUS = "FULL"
+"""What was answered survives a loss of power."""
 SECONDS_TO_WAIT = 30.0
 """An operator's command beside a running service waits this long for the file."""
 
@@ -333,7 +335,7 @@ def connect(path: Path) -> sqlite3.Connection:
     """A connection on which a statement outside of :func:`transaction` is one of its own, durable when it returns."""
     connection = sqlite3.connect(path, timeout=SECONDS_TO_WAIT, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
     return connection
 
 
