@@ -31,9 +31,11 @@ if TYPE_CHECKING:
 def gate(
     joins: Joins,
     data: Data,
-    out: Annotated[
+    table: Annotated[
         Path | None,
-        typer.Option(help="Append changes to this table (.csv or .parquet). By default the true sets are printed."),
+        typer.Option(
+            "--out", help="Append changes to this table (.csv or .parquet). By default the true sets are printed."
+        ),
     ] = None,
     columns: ColumnNames = COLUMNS,
     dates: DateOrder = None,
@@ -59,7 +61,7 @@ def gate(
 
         reading, named = log_reading(dates, skip_bad_rows), log_columns(columns)
         given = given_of(type_, types_file, period)
-        before = None if out is None else _written(out, data)
+        before = None if table is None else _written(table, data)
         with _opened(data, given, before, now) as directory:
             through = -1 if before is None else before.step
             with working("counting the rows"):
@@ -67,8 +69,8 @@ def gate(
             say_left_out(reading)
             say_counted(ran.counted, directory.names.window)
             length = directory.settings.period
-            changes = append(out, ran.statuses, length) if out is not None and ran.statuses is not None else 0
-        _show(ran, out, changes, length)
+            changes = append(table, ran.statuses, length) if table is not None and ran.statuses is not None else 0
+        _show(ran, table, changes, length)
 
 
 def _written(out: Path, data: Path) -> "Written | None":

@@ -22,11 +22,13 @@ from tests.unit.cli.commands import commands, run
 
 READ = {
     *("log", "logs", "types_file", "types", "prices", "measured", "parameters", "groups", "key"),
-    *("sketches", "first", "second", "reports", "domain", "keys", "events", "file", "jwks", "data"),
+    *("sketches", "first", "second", "reports", "domain", "keys", "events", "file", "jwks", "data", "joins"),
+    *("sets", "table", "to"),
 }
 """The parameters with a path that is read. ``risk --key`` makes a missing file, and never replaces one.
 
-``--data`` names a directory that the service makes if it is missing, and that holds a deployment otherwise."""
+``--data`` names a directory that holds a deployment, or is made. The table of ``gate --out`` is appended to, if
+``gate`` made it; a backup is a new directory."""
 
 ASKED = "--group set --epsilon 1 --delta 1e-6 --dataset d"
 WRITERS = {
