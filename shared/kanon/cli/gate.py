@@ -46,8 +46,8 @@ def gate(
 ) -> None:
     """Count the new rows of a log, evaluate the step of now, and say which sets turned true or false.
 
-    A row that DIR has counted is not counted again, so the log may overlap with that of the last run. Run it once a
-    step, from cron for example. DIR must be kept between runs: an empty one each time gives new noise to the same rows.
+    A row counts once, for every type of DIR, so the log may overlap with that of the last run. Run it once a step, from
+    cron for example. DIR must be kept between runs: an empty one each time gives new noise to the same rows.
 
     Example: kanon gate searches.parquet --data gate --out statuses.parquet --types types.json
     """

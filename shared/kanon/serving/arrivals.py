@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 NAME = "arrivals.db"
 ROW_BYTES = 16
 ENTRIES_A_MOVE = 50_000
+CACHE_KIB = 1 << 16
+"""Hashes come in no order, so each may change another page of the file."""
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS seen (row BLOB PRIMARY KEY, through INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS waiting (step INTEGER, entry BLOB, PRIMARY KEY (step, entry)) WITHOUT ROWID;
@@ -126,6 +128,7 @@ class Arrivals:
     def __init__(self, directory: Path) -> None:
         self.database = connect(directory / NAME)
         self.database.execute("PRAGMA secure_delete = ON")
+        self.database.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         self.database.executescript(SCHEMA)
 
     @classmethod
