@@ -59,14 +59,14 @@ def rows_of(step: int) -> list[Row]:
 
 
 def gated(path: Path, step: int) -> Any:
-    """A run with a table; what it has released."""
+    """A run with a table: what it has released, and the members of each set."""
     table, now = path.with_name("statuses.csv"), (step + 0.5) * PERIOD
     before = written(table)
     with opened(path, now) as directory:
         ran = run(directory, batches(rows_of(step)), now, -1 if before is None else before.step)
         assert ran.statuses is not None
         append(table, ran.statuses, PERIOD)
-    return ran.statuses.true, table.read_text()
+        return ran.statuses.true, table.read_text(), sizes(directory)
 
 
 def imported(path: Path, _: int) -> Any:
@@ -133,7 +133,14 @@ CASES: dict[str, tuple[str, Callable[[Path, int], Any]]] = {
 }
 
 
-def outcome(source: Path, to: Path, use: Callable[[Path, int], Any], at: int, how: How) -> tuple[Any, Disk]:
+def outcome(
+    source: Path,
+    to: Path,
+    use: Callable[[Path, int], Any],
+    at: int,
+    how: How,
+    after: Callable[[Path], Any] = later,
+) -> tuple[Any, Disk]:
     """What a use gives and what follows, if its call ``at`` fails and it is then repeated; and the disk."""
     shutil.copytree(source, to)
     settle(to / "d")
@@ -146,12 +153,12 @@ def outcome(source: Path, to: Path, use: Callable[[Path, int], Any], at: int, ho
     if disk.dead:
         disk.lose_power(to / "d")
     result = use(to / "d", step)
-    return (result, later(to / "d") if use is not renewed else None), disk
+    return (result, after(to / "d") if use is not renewed else None), disk
 
 
 def points(disk: Disk) -> Sequence[int]:
-    """The calls that fail: all of them in every way, or of each kind one in one way."""
-    return range(1, len(disk.calls) + 1) if ALL else disk.points[get_args(How).index(disk.how) :: 3]
+    """The calls that fail: all of them in every way, or some, each in one way."""
+    return range(1, len(disk.calls) + 1) if ALL else disk.points[3 * get_args(How).index(disk.how) :: 9]
 
 
 @pytest.mark.parametrize("how", get_args(How))

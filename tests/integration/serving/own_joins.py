@@ -103,10 +103,13 @@ def sizes(directory: Directory) -> dict[bytes, int]:
 
 
 def unreferenced(directory: Directory) -> set[str]:
-    """What lies in a directory and has no use: parts that no manifest names, joins that no recovery needs."""
+    """What lies in a directory and has no use: parts that no manifest names, joins that no recovery needs.
+
+    A part that is named and missing is wrong too.
+    """
     manifests = directory.control.manifests()
     named = {piece.name for manifest in manifests for piece in manifest.pieces}
-    parts = {path.name for path in directory.parts.folder.iterdir()} - named
+    parts = {path.name for path in directory.parts.folder.iterdir()} ^ named
     oldest = min((manifest.step for manifest in manifests), default=0)
     joins = {str(step) for step in directory.log.steps() if step <= oldest}
     expected = {"control.db", "arrivals.db", "lock", "log", "parts", "secrets"}
