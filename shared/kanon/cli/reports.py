@@ -305,7 +305,7 @@ def domain(
 def decode(
     file: Annotated[Path, typer.Argument(help="Reports, domain, summary or debug summary (Avro).")],
     keys: Annotated[Path | None, typer.Option(help="File of private keys, to decrypt reports.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Largest number of lines.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, max=10**9, help="Largest number of lines.")] = None,
 ) -> None:
     """Print the lines of a file as JSON; with private keys, also decrypt its reports.
 
