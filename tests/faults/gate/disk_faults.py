@@ -110,8 +110,12 @@ def faulty_disk(directory: Path, at: int, how: How) -> Iterator[Disk]:
 
             patch.setattr(owner, name, called)
 
+        opened: list[sqlite3.Connection] = []
+
         class Faulty(sqlite3.Connection):
-            pass
+            def __init__(self, *arguments: Any, **more: Any) -> None:
+                super().__init__(*arguments, **more)
+                opened.append(self)
 
         for name in SQL:
             original = getattr(sqlite3.Connection, name)
@@ -127,4 +131,8 @@ def faulty_disk(directory: Path, at: int, how: How) -> Iterator[Disk]:
         for owner, names in FILES:
             for name in names:
                 through(owner, name, lambda: OSError(errno.ENOSPC, "No space left on device"))
-        yield disk
+        try:
+            yield disk
+        finally:
+            for connection in opened:  # the system closes those of a process that died
+                sqlite3.Connection.close(connection)
