@@ -34,6 +34,7 @@ from tests.integration.serving.own_joins import (
     opened,
     sizes,
     unreferenced,
+    with_fixed_secrets,
 )
 
 EVERY = {"every": 1, "all": 4}.get(os.environ.get("FAULTS", ""))
@@ -43,7 +44,8 @@ STEPS = range(FIRST, FIRST + 4)
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def small(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    with_fixed_secrets(monkeypatch, request.node.nodeid)
     monkeypatch.setattr(control, "SYNCHRONOUS", "OFF")  # no process dies with the machine here
     monkeypatch.setattr(segments, "MOST_PART_BYTES", 400)
     monkeypatch.setattr(segments, "MOST_JOINS_A_RANGE", 8)
@@ -99,6 +101,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Deployments with the same secrets: a new one, and one after some steps."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "MOST_PART_BYTES", 400)
+        with_fixed_secrets(patch, "made")
         folder = tmp_path_factory.mktemp("made")
         opened(folder / "new" / "d", FIRST * PERIOD).close()
         shutil.copytree(folder / "new", folder / "old")

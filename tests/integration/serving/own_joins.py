@@ -1,14 +1,19 @@
 """A deployment that gates rows of a log, and the plain algorithm over the rows as they arrive."""
 
 import json
+import random
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
+from uuid import UUID
 
 import numpy as np
+import pytest
 
 from kanon.gate.names import client_token, set_key
 from kanon.joinlog.numbered import JoinBatch, Texts
+from kanon.serving import directory as directory_module
 from kanon.serving.arrivals import Arrivals
 from kanon.serving.directory import Directory, Given, open_directory
 from kanon.serving.gating import Value
@@ -24,6 +29,14 @@ TYPES = {
 FIRST = 1_000_000  # a step
 SETS = [f"search {n}" for n in range(10)]
 ROWS_A_BATCH = 3
+
+
+def with_fixed_secrets(patch: pytest.MonkeyPatch, seed: str) -> None:
+    """Let deployments and generations be named, and keys be drawn, by a seed: then a test gives one result."""
+    chance = random.Random(seed)
+    drawn = SimpleNamespace(token_urlsafe=lambda size: chance.randbytes(size).hex())
+    patch.setattr(directory_module, "secrets", drawn)
+    patch.setattr(directory_module, "uuid", SimpleNamespace(uuid4=lambda: UUID(int=chance.getrandbits(128))))
 
 
 class Row(NamedTuple):
