@@ -155,9 +155,9 @@ class Arrivals:
         arrival: int,
         store: Callable[[int, Iterable[bytes]], None],
     ) -> None:
-        """Record the new rows of a log, batch by batch, each in one transaction with what ``store`` does with it."""
-        for batch in batches:
-            with transaction(self.database):
+        """Record the new rows of a log with what ``store`` does with each; none of them, if one cannot be read."""
+        with transaction(self.database):
+            for batch in batches:
                 keys: dict[tuple[str, bytes], bytes] = {}
                 for step, set_, client, row in reader.usable(batch):
                     through = step + reader.names.window - 1
@@ -217,7 +217,7 @@ class Arrivals:
     def release(self, manifest: "Manifest", key: Secret) -> None:
         """Record that the answers of a step are released: a digest of its states, and of all before it in the chain.
 
-        It is keyed: whoever reads it could else test guesses of the states, such as that there is no member at all.
+        It is keyed. Otherwise a reader could test guesses of the states, such as that there is no member at all.
         """
         if self.released(manifest.step) is None:
             before = self.database.execute("SELECT digest FROM released ORDER BY step DESC LIMIT 1").fetchone()

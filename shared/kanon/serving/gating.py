@@ -70,7 +70,7 @@ def run(directory: Directory, batches: "Iterable[JoinBatch]", now: float, throug
 
     Raises:
         ConfigurationError: a type is no longer configured.
-        LogError: a row cannot be read. The rows before it are counted.
+        LogError: a row cannot be read. None is counted.
         UndecodableMembersError: a part is missing or damaged.
         sqlite3.Error: the disk is full, for example. The next run continues.
     """

@@ -2,12 +2,15 @@
 
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kanon.errors import ConfigurationError
 from kanon.gate import segments
+from kanon.joinlog import LogError
+from kanon.joinlog.numbered import JoinBatch
 from kanon.serving import arrivals
 from kanon.serving.directory import Directory, new_generation
 from kanon.serving.gating import Ran, Value, run
@@ -110,6 +113,19 @@ def test_rows_that_were_counted_before_a_process_stopped_are_in_the_log_whoever_
     with opened(tmp_path / "d", FIRST * PERIOD, GRID) as directory:
         assert directory.log.count(FIRST) == 5
         assert unreferenced(directory) == set()
+
+
+def test_no_row_of_a_log_counts_if_a_later_one_cannot_be_read(tmp_path: Path) -> None:
+    def broken() -> Iterator[JoinBatch]:
+        yield from batches(crowd(FIRST))
+        raise LogError("row 13: not a time")
+
+    now = (FIRST + 0.5) * PERIOD
+    with opened(tmp_path / "d", now) as directory:
+        with pytest.raises(LogError):
+            run(directory, broken(), now)
+        ran = run(directory, batches(crowd(FIRST)), now)
+    assert (ran.counted.new, ran.counted.known) == (12, 0)
 
 
 def test_a_set_that_turns_false_is_named_when_no_row_names_it_any_more(tmp_path: Path) -> None:
