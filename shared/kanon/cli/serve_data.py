@@ -119,7 +119,7 @@ def _say_who_may_call(place: Place, credentials: Credentials, *, any_key: bool) 
     if Auth.KEY in (credentials.join, credentials.batch) and not any_key:
         typer.echo(f"No API key exists yet. Make one: {program()} operate api-key --data {place.data}", err=True)
     if credentials.join is Auth.OPEN:
-        warn("with --join-auth OPEN whoever reaches this port can invent clients, and so make any set true")
+        warn("with --join-auth OPEN anybody who reaches this port can invent clients, and so make any set true")
     if not _is_loopback(place.host):
         warn("requests and keys travel unencrypted: let a proxy that speaks HTTPS forward them")
 

@@ -23,7 +23,7 @@ Check = Callable[[str], bool]
 
 
 class Auth(StrEnum):
-    """Who may call: anybody, whoever has an API key, or whoever has a token of the issuer."""
+    """Who may call: anybody, holders of an API key, or holders of a token of the issuer."""
 
     OPEN = "OPEN"
     KEY = "KEY"
