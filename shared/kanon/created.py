@@ -59,7 +59,7 @@ def created(may_replace: Callable[[Path], bool] = never) -> Iterator[Create]:
         yield create
         replaced = {place for place in hidden if place.is_file() and may_replace(place)}
         for beside in hidden.values():
-            _flush(beside)
+            flush(beside)
         for place in hidden.keys() - replaced:
             os.close(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE))  # a rename would overwrite
             named.append(place)
@@ -74,8 +74,8 @@ def created(may_replace: Callable[[Path], bool] = never) -> Iterator[Create]:
             path.unlink(missing_ok=True)
 
 
-def _flush(path: Path) -> None:
-    """Write a file to its disk, so that a crash of the machine leaves the old file or the whole new one."""
+def flush(path: Path) -> None:
+    """Write a file, or the names in a folder, to its disk. So a crash of the machine leaves the old or the new one."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)

@@ -18,7 +18,7 @@ import numpy as np
 from kanon.errors import ConfigurationError
 from kanon.gate.evaluation import NoiseKeys
 from kanon.gate.mechanism.tape import SET_KEY_BYTES, LogGeneration, Tapes
-from kanon.gate.merging import JOIN, Crossed, Deciding, Joins, Merged, merged
+from kanon.gate.merging import Crossed, Deciding, Merged, merged
 from kanon.gate.parts import Part
 from kanon.gate.schedule import Schedule
 from kanon.gate.storage.protocols import Control, JoinLog, Manifest, Parts, Piece, Status
@@ -79,16 +79,16 @@ class Segments:
         began = time.monotonic()
         done, last = Progress(), self.schedule.last_closed(now)
         self.log.close_through(last)
-        mark, manifest = self._mark(), self.control.manifest() or Manifest(-1)
+        before, mark, manifest = self.control.evaluated_through(), self._mark(), self.control.manifest() or Manifest(-1)
         while mark < last:
             step = min(self._next_with_work(mark, manifest), last)
             pieces, crossed, sets = self._step(step, mark, manifest)
             # A step may take longer than the margin, and then the tick that was next at ``now`` has passed.
             visible_from = self.schedule.visible_from(now + time.monotonic() - began)
-            self.control.commit(self.run, self.control.evaluated_through(), step, pieces, crossed, visible_from)
+            self.control.commit(self.run, before, step, pieces, crossed, visible_from)
             late = visible_from - self.schedule.tick_of(mark + 1)
             done = Progress(done.steps + step - mark, done.sets + sets, max(done.late, late))
-            mark, manifest = step, Manifest(step, tuple(pieces))
+            before, mark, manifest = step, step, Manifest(step, tuple(pieces))
         return done
 
     def lag(self, now: float) -> int:
@@ -132,7 +132,7 @@ class Segments:
 
     def _step(self, step: int, mark: int, manifest: Manifest) -> tuple[list[Piece], Iterator[Status], int]:
         """The pieces after ``step``, the crossings at it, and the number of sets decided."""
-        count = self.log.count(step) if step in self.log.steps() else 0
+        count = self.log.count(step)
         all_due = self._begins_generation(step, mark)
         if not count and not all_due and (manifest.earliest is None or manifest.earliest > step):
             return list(manifest.pieces), iter(()), 0
@@ -140,8 +140,9 @@ class Segments:
         pieces: list[Piece] = []
         crossed: list[Crossed] = []
         sets = 0
-        for piece, end in _with_ends(manifest.pieces or (_EVERYTHING,)):
-            splits = -(-count // (MOST_JOINS_A_RANGE * max(1, len(manifest.pieces)))) or 1
+        old = manifest.pieces or (_EVERYTHING,)
+        splits = -(-count // (MOST_JOINS_A_RANGE * len(old))) or 1  # keys are uniform, so each range has its share
+        for piece, end in _with_ends(old):
             due = all_due or (piece.earliest is not None and piece.earliest <= step)
             for new, found in self._ranges(step, piece, end, splits, deciding, due=due, all_due=all_due):
                 pieces.append(new)
@@ -156,7 +157,7 @@ class Segments:
         """The new pieces of a piece, each with what was decided in it. ``splits`` bounds the joins read at once."""
         whole: Part | None = None
         for first, until in _split(bytes.fromhex(piece.first), end, splits):
-            joins = self.log.joins(step, first, until) if step in self.log.steps() else _NO_JOINS
+            joins = self.log.joins(step, first, until)
             if not len(joins) and not due and splits == 1:
                 yield piece, Merged(Part.empty(), [], 0)
                 return
@@ -196,7 +197,6 @@ class Segments:
 
 
 _NO_STEP = 2**62
-_NO_JOINS: Joins = np.zeros(0, JOIN)
 _EVERYTHING = Piece(bytes(SET_KEY_BYTES).hex(), "", "", None)
 _PAST_ALL = 1 << 8 * SET_KEY_BYTES
 

@@ -14,10 +14,10 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
+from kanon.created import flush
 from kanon.errors import ConfigurationError
 from kanon.gate.storage.disk.control import NAME, ControlFile, connect
 from kanon.gate.storage.disk.log import SUFFIX
-from kanon.gate.storage.disk.parts import sync_folder
 from kanon.gate.storage.protocols import Manifest
 from kanon.serving import arrivals
 from kanon.serving.directory import PLACE, existing
@@ -70,11 +70,11 @@ def _copy(source: Path, to: Path) -> Manifest:
         shutil.copyfile(file, to / "secrets" / file.name)
         (to / "secrets" / file.name).chmod(0o600)
     with closing(ControlFile(source)) as control:
-        if manifest.step >= 0 and control.manifest(manifest.step) is None:
+        if manifest.step >= 0 and manifest.step not in {each.step for each in control.manifests()}:
             raise _MovedOnError
     _sync(to)
     (to / UNFINISHED).rename(to / NAME)
-    sync_folder(to)
+    flush(to)
     return manifest
 
 
@@ -122,6 +122,5 @@ def _sync(folder: Path) -> None:
         if each.is_dir():
             _sync(each)
         else:
-            with each.open("rb") as file:
-                os.fsync(file.fileno())
-    sync_folder(folder)
+            flush(each)
+    flush(folder)

@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 
+from kanon.created import flush
 from kanon.errors import ConfigurationError, reason
 from kanon.gate.evaluation import NoiseKeys
 from kanon.gate.fingerprints import (
@@ -37,7 +38,7 @@ from kanon.gate.segments import Progress, Segments
 from kanon.gate.settings import EvaluateSettings, LogGenerationEntry
 from kanon.gate.storage.disk.control import NAME, ControlFile
 from kanon.gate.storage.disk.log import ONE_SLOT, DiskLog
-from kanon.gate.storage.disk.parts import PartFiles, sync_folder
+from kanon.gate.storage.disk.parts import PartFiles
 from kanon.gate.types import Type
 from kanon.keys import Secret
 from kanon.noise.words import NoiseKey
@@ -58,28 +59,23 @@ class Given:
     Attributes:
         period: the length of a step in seconds; it never changes.
         types: the types, as in the template's parameter ``Types``.
-        noise_keys: the ids of the noise keys and their first steps, as in ``NoiseKeys``.
-        log_generations: as in ``LogGenerations``.
-        retired: the types that are retired now, for good.
     """
 
     period: int | None = None
     types: str | None = None
-    noise_keys: str | None = None
-    log_generations: str | None = None
-    retired: tuple[str, ...] = ()
 
 
 def timing(period: int) -> dict[str, int]:
     """The durations of a deployment with this period, in seconds: those of the template for an hour.
 
     A step closes ``grace`` seconds after its end. The log is one process with one clock, so there is nothing to wait
-    for. Its answers are visible ``publish_delay`` seconds after its end.
+    for. Its answers are visible ``publish_delay`` seconds after its end. Its commit begins at least ``publish_margin``
+    seconds before that, or they are visible a step later.
     """
     return {
-        "grace": min(2, period // 2),
+        "grace": min(2, period // 4),
         "publish_delay": max(1, min(1800, period // 2)),
-        "publish_margin": min(1, period // 2),
+        "publish_margin": min(60, period // 8),
         "outage_allowance": max(7 * DAYS, 60 * period),
         "lease": 0,
         "max_stale": 24,
@@ -172,9 +168,10 @@ def open_directory(path: Path, given: Given | None, now: float, *, to_import: bo
         types = settings.read_types()
         fresh = control.text(SETTINGS) is None
         pepper, client_key, noise_keys = _secrets(path / "secrets", settings, fresh=fresh)
-        if fresh:
+        if fresh:  # a start that stops from here on is continued under the same name
             control.put_text(FIRST_STEP, str(step_at(now, settings.period)))
-        _check(control, settings, types, (pepper, client_key), noise_keys, given.retired, now)
+            _remember(control, path, settings)
+        _check(control, settings, types, (pepper, client_key), noise_keys, now)
         numbers = control.type_numbers(types)
         retired = frozenset(recorded_names(control.recorded(OWNER), RETIRED))
         mark, run = control.evaluated_through(), control.begin_run()
@@ -314,12 +311,7 @@ def _refuse_copy(control: ControlFile, path: Path) -> None:
 def _settings(control: ControlFile, given: Given) -> EvaluateSettings:
     """The settings in force: those that are stored, with those that are given."""
     stored = json.loads(control.text(SETTINGS) or "{}")
-    wanted = {
-        "types": given.types,
-        "noise_keys": given.noise_keys,
-        "log_generations": given.log_generations,
-        "period": given.period,
-    }
+    wanted = {"types": given.types, "period": given.period}
     values: dict[str, Any] = {"deployment": str(uuid.uuid4()), "period": 3600}
     values |= {"noise_keys": _FIRST_KEYS, "log_generations": "[]"}
     values |= stored | {name: value for name, value in wanted.items() if value is not None}
@@ -388,7 +380,7 @@ def _write(file: Path, text: str) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-    sync_folder(file.parent)
+    flush(file.parent)
 
 
 def _check(
@@ -397,11 +389,9 @@ def _check(
     types: Mapping[str, Type],
     secrets_: Iterable[Secret],
     noise_keys: Mapping[str, NoiseKey],
-    retired: Iterable[str],
     now: float,
 ) -> None:
     """Compare the immutable values with those recorded, and record new ones (rule 7)."""
-    control.record(OWNER, {f"{RETIRED}{name}": "for good" for name in retired})
     recorded = control.recorded(OWNER)
     refuse_types(recorded, types)
     if recorded:

@@ -57,7 +57,7 @@ class _Memory:
         step: int,
         pieces: Sequence[Piece],
         statuses: Iterable[Status],
-        visible_from: int | None,
+        visible_from: int,
     ) -> None:
         del run, before, visible_from
         self.made[step] = Manifest(step, tuple(pieces))

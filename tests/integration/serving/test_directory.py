@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from kanon.errors import ConfigurationError
 from kanon.gate import segments
 from kanon.gate.joining import Join
 from kanon.gate.names import client_token, set_key
+from kanon.gate.storage.disk.control import MOST_TYPES, ControlFile
+from kanon.serving import directory as directory_module
 from kanon.serving.directory import Directory, Given, open_directory
 from tests.naive import Naive
 
@@ -105,3 +108,30 @@ def test_answers_are_those_of_the_plain_algorithm_whenever_it_is_stopped(tmp_pat
     assert true > 100
     assert len(directory.control.manifest().pieces) > 8
     directory.close()
+
+
+@pytest.mark.parametrize("stops_at", ["_remember", "_check", "DiskLog", "PartFiles"])
+def test_a_first_start_that_stops_is_continued_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops_at: str
+) -> None:
+    def stops(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(directory_module, stops_at, stops)
+        with pytest.raises(KeyboardInterrupt):
+            opened(tmp_path / "d", FIRST * PERIOD)
+    with opened(tmp_path / "d", (FIRST + 1) * PERIOD) as directory:
+        assert directory.joining.join_all([Join("grid", SETS[0], "client", b"c")], (FIRST + 1) * PERIOD) == [True]
+        directory.evaluate(end(FIRST + 1))
+        assert directory.evaluated_through == FIRST + 1
+
+
+def test_a_type_whose_number_does_not_fit_into_a_join_is_refused_before_any_join(tmp_path: Path) -> None:
+    opened(tmp_path / "d", FIRST * PERIOD).close()
+    control = ControlFile(tmp_path / "d")
+    control.type_numbers(f"t{n}" for n in range(MOST_TYPES - len(TYPES)))
+    with pytest.raises(ConfigurationError, match=f"at most {MOST_TYPES} types"):
+        control.type_numbers(["one-more"])
+    assert max(control.type_numbers().values()) == MOST_TYPES
+    control.close()

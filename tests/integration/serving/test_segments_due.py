@@ -27,7 +27,7 @@ def test_states_that_were_due_at_a_step_that_was_skipped_are_decided_at_the_next
         oracle.join(row, int(row.time // PERIOD), FIRST)
     step = FIRST + skipped
     control = ControlFile(tmp_path / "d")  # as if the first steps had been given up
-    control.database.execute("UPDATE slots SET evaluated_through = ?", (step - 1,))
+    control.database.execute("UPDATE progress SET evaluated_through = ?", (step - 1,))
     control.database.execute("UPDATE manifests SET step = ?", (step - 1,))
     control.close()
     oracle.stepped = step - 1

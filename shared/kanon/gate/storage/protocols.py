@@ -118,7 +118,7 @@ class Control(Protocol):
         step: int,
         pieces: Sequence[Piece],
         statuses: Iterable[Status],
-        visible_from: int | None,
+        visible_from: int,
     ) -> None:
         """Publish everything up to ``step`` in one transaction."""
 

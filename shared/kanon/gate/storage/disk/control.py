@@ -12,13 +12,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from kanon.errors import FingerprintMismatchError, LeaseLostError
+from kanon.errors import ConfigurationError, FingerprintMismatchError, LeaseLostError
 from kanon.gate.mechanism.tape import check_set_key
 from kanon.gate.storage.protocols import Manifest, Piece, Status
 from kanon.gate.storage.statuses import Horizon
 
 NAME = "control.db"
 KEYS_A_QUERY = 500
+MOST_TYPES = 255
+"""The number of a type is one byte of a join."""
+SLOT = 0
+"""The one slot of a directory."""
 SYNCHRONOUS = "FULL"
 """What was answered survives a loss of power."""
 SECONDS_TO_WAIT = 30.0
@@ -29,8 +33,8 @@ CREATE TABLE IF NOT EXISTS texts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WI
 CREATE TABLE IF NOT EXISTS fingerprints (
     owner TEXT, name TEXT, value TEXT NOT NULL, PRIMARY KEY (owner, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS types (number INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
-CREATE TABLE IF NOT EXISTS slots (
-    slot INTEGER PRIMARY KEY, run INTEGER NOT NULL, evaluated_through INTEGER,
+CREATE TABLE IF NOT EXISTS progress (
+    one INTEGER PRIMARY KEY CHECK (one = 1), run INTEGER NOT NULL, evaluated_through INTEGER,
     through INTEGER, visible_from INTEGER, earlier INTEGER, earlier_from INTEGER, earliest INTEGER);
 CREATE TABLE IF NOT EXISTS manifests (step INTEGER PRIMARY KEY, pieces TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS statuses (
@@ -109,39 +113,44 @@ class ControlFile:
         self.database.execute("INSERT OR REPLACE INTO texts VALUES (?, ?)", (name, value))
 
     def type_numbers(self, names: Iterable[str] = ()) -> dict[str, int]:
-        """The number of each type that this deployment has ever had, with these; a number is never used again."""
-        for name in names:
-            self.database.execute("INSERT OR IGNORE INTO types (name) VALUES (?)", (name,))
-        return {name: number for number, name in self.database.execute("SELECT number, name FROM types")}
+        """The number of each type that this deployment has ever had, with these; a number is never used again.
+
+        Raises:
+            ConfigurationError: they are too many.
+        """
+        with transaction(self.database):
+            for name in names:
+                self.database.execute("INSERT OR IGNORE INTO types (name) VALUES (?)", (name,))
+            numbers = {name: number for number, name in self.database.execute("SELECT number, name FROM types")}
+            if max(numbers.values(), default=0) > MOST_TYPES:
+                raise ConfigurationError(
+                    f"a directory has at most {MOST_TYPES} types in its life, retired ones included: use another one"
+                )
+        return numbers
 
     # Marks and manifests
 
-    def begin_run(self, slot: int = 0) -> int:
-        """The number of a new run over a slot; it is never used again."""
+    def begin_run(self) -> int:
+        """The number of a new run; it is never used again."""
         row = self.database.execute(
-            "INSERT INTO slots (slot, run) VALUES (?, 1) ON CONFLICT (slot) DO UPDATE SET run = run + 1 RETURNING run",
-            (slot,),
+            "INSERT INTO progress (one, run) VALUES (1, 1) ON CONFLICT DO UPDATE SET run = run + 1 RETURNING run"
         ).fetchone()
         return int(row[0])
 
-    def evaluated_through(self, slot: int = 0) -> int | None:
-        """The mark of a slot; None before its first step."""
-        row = self.database.execute("SELECT evaluated_through FROM slots WHERE slot = ?", (slot,)).fetchone()
+    def evaluated_through(self) -> int | None:
+        """The mark; None before the first step."""
+        row = self.database.execute("SELECT evaluated_through FROM progress").fetchone()
         return None if row is None else row[0]
 
-    def manifest(self, step: int | None = None) -> Manifest | None:
-        """The manifest of a step, or the newest one; None if there is none."""
-        where = "ORDER BY step DESC LIMIT 1" if step is None else "WHERE step = ?"
-        found = self.database.execute(
-            f"SELECT step, pieces FROM manifests {where}",  # noqa: S608, one of two texts
-            () if step is None else (step,),
-        ).fetchone()
-        return None if found is None else Manifest(found[0], tuple(Piece(*piece) for piece in json.loads(found[1])))
+    def manifest(self) -> Manifest | None:
+        """The newest manifest; None if there is none."""
+        newest = self.database.execute("SELECT step, pieces FROM manifests ORDER BY step DESC LIMIT 1").fetchone()
+        return None if newest is None else _manifest(*newest)
 
     def manifests(self) -> list[Manifest]:
         """All manifests that are kept, oldest first."""
-        steps = [row[0] for row in self.database.execute("SELECT step FROM manifests ORDER BY step")]
-        return [manifest for step in steps if (manifest := self.manifest(step)) is not None]
+        rows = self.database.execute("SELECT step, pieces FROM manifests ORDER BY step")
+        return [_manifest(*row) for row in rows]
 
     def forget_manifests(self, steps: Iterable[int]) -> None:
         """Forget manifests; their parts may then be swept."""
@@ -150,30 +159,24 @@ class ControlFile:
     def begin_with(self, step: int, pieces: Sequence[Piece], until: str) -> None:
         """Put the manifest of the step before the first one, and remove the text ``until`` that said it was coming."""
         with transaction(self.database):
-            self.database.execute(
-                "INSERT INTO manifests VALUES (?, ?)", (step, json.dumps([list(piece) for piece in pieces]))
-            )
+            self._put_manifest(step, pieces)
             self.database.execute("DELETE FROM texts WHERE name = ?", (until,))
 
-    def restate(self, run: int, manifest: Manifest, entries: Mapping[bytes, bytes], slot: int = 0) -> None:
+    def restate(self, run: int, manifest: Manifest, entries: Mapping[bytes, bytes]) -> None:
         """Put another manifest in the place of all: recovery starts from none of the earlier ones any more.
 
         Args:
             run: the run that has made it.
             manifest: the states after the last evaluated step.
             entries: the joins of later steps that change with it, and what each one becomes.
-            slot: the slot.
 
         Raises:
             LeaseLostError: another run has begun, or the mark has moved.
         """
         with transaction(self.database):
-            row = self.database.execute("SELECT run, evaluated_through FROM slots WHERE slot = ?", (slot,)).fetchone()
-            if row is None or tuple(row) not in ((run, manifest.step), (run, None)):
-                raise LeaseLostError("another process has continued this deployment")
+            self._refuse_others(run, manifest.step, None)
             self.database.execute("DELETE FROM manifests")
-            pieces = json.dumps([list(piece) for piece in manifest.pieces])
-            self.database.execute("INSERT INTO manifests VALUES (?, ?)", (manifest.step, pieces))
+            self._put_manifest(manifest.step, manifest.pieces)
             self.database.executemany("INSERT OR REPLACE INTO replaced VALUES (?, ?)", entries.items())
 
     def replaced(self) -> dict[bytes, bytes]:
@@ -193,8 +196,7 @@ class ControlFile:
         step: int,
         pieces: Sequence[Piece],
         statuses: Iterable[Status],
-        visible_from: int | None,
-        slot: int = 0,
+        visible_from: int,
     ) -> None:
         """Publish everything up to ``step`` in one transaction: crossings, horizon, manifest and mark.
 
@@ -204,23 +206,27 @@ class ControlFile:
             step: the last step that is complete now.
             pieces: the parts after it.
             statuses: the crossings.
-            visible_from: the tick at which readers see the step (Unix s); None leaves what they see as it is.
-            slot: the slot.
+            visible_from: the tick at which readers see the step (Unix s).
 
         Raises:
             LeaseLostError: another run has begun, or the mark has moved.
         """
         with transaction(self.database):
-            row = self.database.execute("SELECT run, evaluated_through FROM slots WHERE slot = ?", (slot,)).fetchone()
-            if row is None or tuple(row) != (run, before):
-                raise LeaseLostError("another process has continued this deployment")
+            self._refuse_others(run, before)
             self._write_statuses(statuses)
-            if visible_from is not None:
-                self._move_horizon(slot, step, visible_from)
-            self.database.execute(
-                "INSERT OR REPLACE INTO manifests VALUES (?, ?)", (step, json.dumps([list(piece) for piece in pieces]))
-            )
-            self.database.execute("UPDATE slots SET evaluated_through = ? WHERE slot = ?", (step, slot))
+            self._move_horizon(step, visible_from)
+            self._put_manifest(step, pieces)
+            self.database.execute("UPDATE progress SET evaluated_through = ?", (step,))
+
+    def _refuse_others(self, run: int, *marks: int | None) -> None:
+        """Check that this run is the current one, and the mark one of these."""
+        row = self.database.execute("SELECT run, evaluated_through FROM progress").fetchone()
+        if row is None or row[0] != run or row[1] not in marks:
+            raise LeaseLostError("another process has continued this deployment")
+
+    def _put_manifest(self, step: int, pieces: Sequence[Piece]) -> None:
+        text = json.dumps([list(piece) for piece in pieces])
+        self.database.execute("INSERT OR REPLACE INTO manifests VALUES (?, ?)", (step, text))
 
     # Statuses
 
@@ -239,42 +245,37 @@ class ControlFile:
             rows,
         )
 
-    def _move_horizon(self, slot: int, step: int, visible_from: int) -> None:
-        moved = moved_horizon(self._horizon(slot), step, visible_from)
+    def _move_horizon(self, step: int, visible_from: int) -> None:
+        moved = moved_horizon(self._horizon(), step, visible_from)
         self.database.execute(
-            "UPDATE slots SET through = ?, visible_from = ?, earlier = ?, earlier_from = ?, earliest = ?"
-            " WHERE slot = ?",
-            (moved.through, moved.visible_from, moved.earlier, moved.earlier_from, moved.earliest, slot),
+            "UPDATE progress SET through = ?, visible_from = ?, earlier = ?, earlier_from = ?, earliest = ?",
+            (moved.through, moved.visible_from, moved.earlier, moved.earlier_from, moved.earliest),
         )
 
-    def _horizon(self, slot: int) -> Horizon | None:
+    def _horizon(self) -> Horizon | None:
         row = self.database.execute(
-            "SELECT through, visible_from, earlier, earlier_from, earliest FROM slots WHERE slot = ?", (slot,)
+            "SELECT through, visible_from, earlier, earlier_from, earliest FROM progress"
         ).fetchone()
         return None if row is None or row[0] is None else Horizon(*row)
 
     def read(
         self, set_keys: Iterable[bytes], slots: Iterable[int]
     ) -> tuple[dict[bytes, tuple[int, ...]], dict[int, Horizon]]:
-        """The crossings of the sets, and the horizons of the slots that have any.
+        """The crossings of the sets, and the horizon of the one slot if it is asked for and has one.
 
         A suppressed set has no crossings here, like an unknown one.
         """
-        found = dict(self._crossings(set_keys, "WHERE suppressed = 0 AND newest IS NOT NULL"))
-        horizons = {slot: self._horizon(slot) for slot in slots}
-        return found, {slot: horizon for slot, horizon in horizons.items() if horizon is not None}
+        horizon = self._horizon() if SLOT in slots else None
+        return dict(self._crossings(set_keys)), {} if horizon is None else {SLOT: horizon}
 
-    def crossings(self, set_keys: Iterable[bytes]) -> dict[bytes, tuple[int, ...]]:
-        """The stored crossings of the sets that have any, suppressed or not."""
-        return dict(self._crossings(set_keys, "WHERE newest IS NOT NULL"))
-
-    def _crossings(self, set_keys: Iterable[bytes], where: str) -> Iterator[tuple[bytes, tuple[int, ...]]]:
+    def _crossings(self, set_keys: Iterable[bytes]) -> Iterator[tuple[bytes, tuple[int, ...]]]:
         wanted = list(dict.fromkeys(set_keys))
         for at in range(0, len(wanted), KEYS_A_QUERY):
             keys = wanted[at : at + KEYS_A_QUERY]
             places = ",".join("?" * len(keys))
             rows = self.database.execute(
-                f"SELECT set_key, earlier, newest FROM statuses {where} AND set_key IN ({places})",  # noqa: S608
+                "SELECT set_key, earlier, newest FROM statuses"  # noqa: S608, only question marks are added
+                f" WHERE suppressed = 0 AND newest IS NOT NULL AND set_key IN ({places})",
                 keys,
             )
             for key, earlier, newest in rows:
@@ -306,14 +307,13 @@ class ControlFile:
         )
         return changed.rowcount > 0
 
-    def is_suppressed(self, set_key: bytes) -> bool:
-        """Whether a set is suppressed."""
-        row = self.database.execute("SELECT suppressed FROM statuses WHERE set_key = ?", (set_key,)).fetchone()
-        return row is not None and bool(row[0])
-
     def expire(self, now: float) -> None:
         """Forget the crossings that no reader needs any more."""
         self.database.execute("DELETE FROM statuses WHERE suppressed = 0 AND expires < ?", (int(now),))
+
+
+def _manifest(step: int, pieces: str) -> Manifest:
+    return Manifest(step, tuple(Piece(*piece) for piece in json.loads(pieces)))
 
 
 def moved_horizon(horizon: Horizon | None, step: int, visible_from: int) -> Horizon:
@@ -347,5 +347,6 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         yield
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # a full disk, for example, has ended it already
+            connection.execute("ROLLBACK")
         raise

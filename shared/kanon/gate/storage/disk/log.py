@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -41,11 +41,6 @@ def entry_of(set_key: bytes, token: int, type_number: int) -> bytes:
     return set_key + token.to_bytes(TOKEN_BYTES, "big") + bytes([type_number])
 
 
-class _Open(NamedTuple):
-    step: int
-    database: sqlite3.Connection
-
-
 class DiskLog:
     """The log of a directory.
 
@@ -62,7 +57,7 @@ class DiskLog:
         self._waiting: queue.Queue[_Waiting | None] = queue.Queue()
         self._count = 0
         self._lock = threading.Lock()
-        self._files: dict[int, _Open] = {}
+        self._files: dict[int, sqlite3.Connection] = {}
         directory.mkdir(exist_ok=True)
         self._writer = threading.Thread(target=self._write_all, name="log", daemon=True)
         self._writer.start()
@@ -147,8 +142,8 @@ class DiskLog:
         if step not in self._files:
             database = connect(self._path(step))
             database.execute(SCHEMA)
-            self._files[step] = _Open(step, database)
-        return self._files[step].database
+            self._files[step] = database
+        return self._files[step]
 
     # Reading
 
@@ -157,7 +152,7 @@ class DiskLog:
         with self._lock:
             self._closed_through = step if self._closed_through is None else max(step, self._closed_through)
             for closed in [each for each in self._files if each <= self._closed_through]:
-                self._files.pop(closed).database.close()
+                self._files.pop(closed).close()
 
     def steps(self) -> list[int]:
         """The steps that have joins, oldest first."""
@@ -165,10 +160,14 @@ class DiskLog:
 
     def count(self, step: int) -> int:
         """The number of joins of a step."""
+        if not self._path(step).exists():
+            return 0
         return int(self._read(step, lambda database: database.execute("SELECT COUNT(*) FROM joins").fetchone()[0]))
 
     def joins(self, step: int, first: bytes, end: bytes | None) -> Joins:
         """The joins of the sets from the key ``first`` up to the key ``end``, which is not included, sorted."""
+        if not self._path(step).exists():
+            return np.zeros(0, JOIN)
 
         def found(database: sqlite3.Connection) -> bytes:
             if end is None:
@@ -215,8 +214,8 @@ class DiskLog:
         self._waiting.put(None)
         self._writer.join()
         with self._lock:
-            for each in self._files.values():
-                each.database.close()
+            for database in self._files.values():
+                database.close()
             self._files.clear()
 
     def _path(self, step: int) -> Path:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from hashlib import sha256
 from pathlib import Path
 
+from kanon.created import flush
 from kanon.errors import UndecodableMembersError
 from kanon.gate.parts import Part, decode, encode
 from kanon.gate.storage.protocols import Piece
@@ -35,7 +36,7 @@ class PartFiles:
 
     def sync(self) -> None:
         """Make the names of all parts durable."""
-        sync_folder(self.folder)
+        flush(self.folder)
 
     def read(self, piece: Piece) -> Part:
         """A part.
@@ -56,12 +57,3 @@ class PartFiles:
         for path in self.folder.glob(f"*{SUFFIX}"):
             if path.name not in named and int(path.name.split("-")[1]) <= run:
                 path.unlink(missing_ok=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
