@@ -11,13 +11,13 @@ from kanon import clock
 from kanon.gate.joining import Join, Joining
 from kanon.gate.models import (
     NOT_LOGGED,
-    UNKNOWN_TYPE,
     BatchedJoin,
     BatchJoinAnswer,
     BatchJoinBody,
     JoinAnswer,
     JoinBody,
     JoiningClient,
+    unknown_type,
 )
 from kanon.gate.paths import SetInPath, TypeInPath
 from kanon.gate.types import Type
@@ -58,7 +58,7 @@ class JoinRoutes:
     def join(self, type_name: TypeInPath, set_id: SetInPath, body: JoinBody) -> Response[JoinAnswer]:
         """Log that a client joined a set. Repeating a join within a step changes nothing."""
         if type_name not in self.types:
-            raise RequestError(UNKNOWN_TYPE)
+            raise RequestError(unknown_type(type_name, self.types))
         accepted = 0
         try:
             self.joining().join(_join(type_name, set_id, body), clock.now())
@@ -91,7 +91,9 @@ class JoinRoutes:
             body = BatchedJoin.model_validate(entry)
         except ValidationError as error:
             return invalid(error.errors(include_url=False, include_input=False))
-        return _join(body.type, body.set, body) if body.type in self.types else UNKNOWN_TYPE
+        if body.type not in self.types:
+            return unknown_type(body.type, self.types)
+        return _join(body.type, body.set, body)
 
 
 def _join(type_name: str, set_id: bytes, body: JoiningClient) -> Join:

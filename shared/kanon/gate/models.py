@@ -1,5 +1,6 @@
 """The bodies and answers of the HTTP interface (docs/reference/api.md), as real clients send and expect them."""
 
+from collections.abc import Collection
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -18,7 +19,7 @@ from pydantic import (
 from kanon.gate.mechanism.bounds import PRIOR, UNIT, guarantee
 from kanon.gate.mechanism.parameters import WATCHED_SETS
 from kanon.gate.types import TYPE_NAME, Type
-from kanon.http.answers import AnswerBody, Body, ErrorAnswer, Problem, error_answer
+from kanon.http.answers import AnswerBody, Body, ErrorAnswer, Problem, error_answer, meant
 from kanon.http.encoding import BASE64, decode_base64
 from kanon.noise import bound as noise
 from kanon.noise.exact import round_up
@@ -33,11 +34,6 @@ def _decode_hash(text: Any) -> tuple[str, bytes]:
     return text, decode_base64(text)
 
 
-UNKNOWN_TYPE = error_answer(
-    404,
-    "no such type: GET /v1/types lists those of this deployment",
-    Problem(field="type", reason="unknown"),
-)
 NOT_LOGGED = error_answer(503, "this join is not in the log; repeat it after the time in Retry-After")
 
 TypeName = Annotated[StrictStr, Field(pattern=TYPE_NAME)]
@@ -64,6 +60,12 @@ ShortClientId = Annotated[
     WithJsonSchema({"type": "integer", "minimum": 0, "exclusiveMaximum": SHORT_CLIENTS}),
 ]
 _ONE_CLIENT: dict[str, Any] = {"oneOf": [{"required": ["client"]}, {"required": ["shortClientIdentifier"]}]}
+
+
+def unknown_type(name: str, types: Collection[str], field: str = "type") -> ErrorAnswer:
+    """The answer to a request that names a type which the deployment does not have. Types are public."""
+    message = f"no such type{meant(name, types)}: GET /v1/types lists those of this deployment"
+    return error_answer(404, message, Problem(field=field, reason="unknown"))
 
 
 class JoiningClient(Body):
@@ -199,13 +201,6 @@ class QueryAnswer(AnswerBody):
     """One entry for every type in the query, in order."""
 
     k_anonymous_sets: list[HashesAnswer]
-    unknown_types: Annotated[
-        list[str],
-        Field(
-            description="The types of the query that this deployment does not have; left out if there is none",
-            exclude_if=lambda types: not types,
-        ),
-    ] = []  # noqa: RUF012, pydantic copies it
     step: Step
     next_update: NextUpdate
 

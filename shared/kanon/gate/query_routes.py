@@ -11,7 +11,6 @@ from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
 from kanon import clock
 from kanon.gate.models import (
     MOST_HASHES,
-    UNKNOWN_TYPE,
     Hashes,
     HashesAnswer,
     QueryAnswer,
@@ -21,6 +20,7 @@ from kanon.gate.models import (
     TypesAnswer,
     ValidateHashesBody,
     too_many_hashes,
+    unknown_type,
 )
 from kanon.gate.paths import SetInPath, TypeInPath
 from kanon.gate.querying import Answer, Querying
@@ -69,19 +69,19 @@ class QueryRoutes:
             "/v1:query",
             summary="Which of these sets are k-anonymous?",
             operation_id="query",
-            responses=described("The sets that are k-anonymous", 400, 413, 415, 503),
+            responses=described("The sets that are k-anonymous", 400, 404, 413, 415, 503),
         )(self.query)
         app.post(
             "/v1:batchQuery",
             summary="The same query, signed, for up to 1,000 hashes",
             operation_id="batchQuery",
-            responses=described("The sets that are k-anonymous", 400, 401, 403, 413, 415, 503),
+            responses=described("The sets that are k-anonymous", 400, 401, 403, 404, 413, 415, 503),
         )(self.batch_query)
         app.post(
             "/v1:validateHashes",
             summary="The same query in the format of Bidding and Auction servers",
             operation_id="validateHashes",
-            responses=described("The sets that are k-anonymous", 400, 413, 415, 503),
+            responses=described("The sets that are k-anonymous", 400, 404, 413, 415, 503),
         )(self.validate_hashes)
         app.get("/v1/types/<type>/sets/<set>:<verb>", include_in_schema=False)(verb_of_a_set)
         app.get(
@@ -106,7 +106,7 @@ class QueryRoutes:
     def one_set(self, type_name: TypeInPath, set_id: SetInPath) -> Response[SetAnswer]:
         """The status of one set, true or false; it cannot change before ``nextUpdate``."""
         if type_name not in self.types:
-            raise RequestError(UNKNOWN_TYPE)
+            raise RequestError(unknown_type(type_name, self.types))
         now = clock.now()
         answer = self.querying().query([(type_name, set_id)], now)
         status = SetAnswer(k_anonymous=answer.above[0], step=answer.step, next_update=_moment(answer.next_update))
@@ -119,12 +119,15 @@ class QueryRoutes:
     def one_type(self, type_name: TypeInPath) -> Response[TypeAnswer]:
         """The parameters of a type, its privacy bounds, and the counts whose answer is certain."""
         if type_name not in self.types:
-            raise RequestError(UNKNOWN_TYPE)
+            raise RequestError(unknown_type(type_name, self.types))
         return json_answer(describe(self.types[type_name]))
 
     def _hashes(self, asked: list[Hashes], field: str, most: int) -> Response[QueryAnswer]:
         if sum(len(entry.hashes) for entry in asked) > most:
             raise RequestError(too_many_hashes(field, most))
+        for place, entry in enumerate(asked):
+            if entry.type not in self.types:
+                raise RequestError(unknown_type(entry.type, self.types, f"{field}.{place}.type"))
         now = clock.now()
         answer = self.querying().query([(entry.type, set_id) for entry in asked for _, set_id in entry.hashes], now)
         found, start = [], 0
@@ -135,7 +138,6 @@ class QueryRoutes:
             start += len(entry.hashes)
         body = QueryAnswer(
             k_anonymous_sets=found,
-            unknown_types=sorted({entry.type for entry in asked} - self.types.keys()),
             step=answer.step,
             next_update=_moment(answer.next_update),
         )

@@ -50,7 +50,7 @@ class Querying:
     _horizons: dict[int, Horizon | None] = field(default_factory=dict)
 
     def query(self, sets: Sequence[tuple[str, bytes]], now: float) -> Answer:
-        """The status of each (type name, set id) at ``now``. Unknown sets and types read false.
+        """The status of each (type name, set id) at ``now``. Unknown sets read false; the types must be known.
 
         Raises:
             ThrottledError: the table did not answer for every set.
@@ -99,15 +99,13 @@ class Querying:
         return None
 
     def _refuse_stale(self, type_name: str, visible: int | None, at: int) -> None:
-        known = self.types.get(type_name)
-        if known is None or self.max_stale is None:
+        if self.max_stale is None:
             return
-        stale = known.parameters.stale_after(self.max_stale)
+        stale = self.types[type_name].parameters.stale_after(self.max_stale)
         if stale is not None and visible is not None and at >= visible + stale:
             raise StaleError("no step has become visible for MaxStale steps")
 
     def _is_above(self, type_name: str, key: bytes, crossings: Iterable[int], visible: int | None, at: int) -> bool:
-        known = self.types.get(type_name)
-        if known is None or visible is None:
+        if visible is None:
             return False
-        return is_above(Searches.of(known.parameters, key), crossings, visible, at)
+        return is_above(Searches.of(self.types[type_name].parameters, key), crossings, visible, at)

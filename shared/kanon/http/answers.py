@@ -1,6 +1,6 @@
 """Models of request bodies and answers: camelCase on the wire, and one format for every error."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, model_validator
@@ -49,12 +49,16 @@ class Body(BaseModel):
 
 def unknown_field(name: str, names: Sequence[str]) -> str:
     """What to change about an unknown field. Its name is a part of the request, so it is not repeated."""
+    listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return f"a field is unknown{meant(name, names)}: give only {listed} there"
+
+
+def meant(name: str, names: Iterable[str]) -> str:
+    """The known name that is nearest to an unknown one, as a part of a message; empty if none is near."""
     import difflib  # only for an error
 
     near = difflib.get_close_matches(name, names, 1) if len(name) <= MOST_NAME else []
-    meant = f" (did you mean {near[0]}?)" if near else ""
-    listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-    return f"a field is unknown{meant}: give only {listed} there"
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 class AnswerBody(BaseModel):

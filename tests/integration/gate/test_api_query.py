@@ -65,25 +65,29 @@ def test_the_operator_chooses_how_many_hashes_a_query_without_a_signature_may_na
                 assert edge.post(path, asked).status == status
 
 
-def test_every_queried_type_has_an_entry_even_if_unknown_or_repeated(edge: Edge) -> None:
+def test_every_queried_type_has_an_entry_even_if_repeated(edge: Edge) -> None:
     true = [base64url(TRUE)]
-    answer = ask(edge, ("unknown", true), ("fledge", []), ("search-term", true), ("fledge", true), ("fledge", true))
+    answer = ask(edge, ("fledge", []), ("search-term", true), ("fledge", true), ("fledge", true))
     assert answer["kAnonymousSets"] == [
-        {"type": "unknown", "hashes": []},
         {"type": "fledge", "hashes": []},
         {"type": "search-term", "hashes": []},
         {"type": "fledge", "hashes": true},
         {"type": "fledge", "hashes": true},
     ]
-    assert answer["unknownTypes"] == ["unknown"]
     assert ask(edge)["kAnonymousSets"] == []
 
 
-def test_only_unknown_types_are_named_and_no_unknown_set(edge: Edge) -> None:
-    answer = ask(edge, ("fledge", [base64url(UNKNOWN)]), ("fledgee", [base64url(UNKNOWN)]), ("fledgee", []))
-    assert answer["unknownTypes"] == ["fledgee"]
-    assert "unknownTypes" not in ask(edge, ("fledge", [base64url(UNKNOWN)]))
-    assert "unknownTypes" not in ask(edge)
+@pytest.mark.parametrize(("path", "field"), [("/v1:query", "setsForType"), ("/v1:validateHashes", "sets")])
+def test_a_query_of_an_unknown_type_is_refused_with_the_nearest_one(edge: Edge, path: str, field: str) -> None:
+    known = {"type": "fledge", "hashes": [base64url(TRUE)]}
+    for wrong, near in (("fledgee", " (did you mean fledge?)"), ("xyz", "")):
+        for hashes in ([base64url(UNKNOWN)], []):
+            answer = edge.post(path, {field: [known, {"type": wrong, "hashes": hashes}]})
+            assert answer.status == 404
+            error = answer.json()["error"]
+            assert error["message"] == f"no such type{near}: GET /v1/types lists those of this deployment"
+            assert error["details"] == [{"field": f"{field}.1.type", "reason": "unknown"}]
+            assert edge.calls == []
 
 
 def test_a_repeated_hash_is_returned_as_often_as_it_was_sent(edge: Edge) -> None:
