@@ -1,43 +1,55 @@
-"""Writes the OpenAPI descriptions of the interface: ``python -m infra.openapi``.
+"""Writes the descriptions of the interface: ``python -m infra.openapi``.
 
-One covers the routes of join and query, the other those of reports, which only a stack with Reports=ON has. Each is
-stored beside the code that serves it, and in docs.
+The OpenAPI description covers the gate and reports, whether a stack has reports or not; it stands in docs. Beside the
+code that serves it is a second one, without reports, for the service on one machine. The JSON Schemas of all bodies are
+those of the description.
 """
 
 import json
 import os
+import re
 import runpy
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 ROOT = Path(__file__).parents[1]
+SERVED = ROOT / "shared" / "kanon" / "gate"
 VERSION = "1"  # of the API, as in its paths
 
 
 @dataclass(frozen=True)
 class Document:
-    """A description: its functions, and its files."""
+    """A description: its functions with their tags, and its files."""
 
-    title: str
     about: str
-    functions: tuple[str, ...]
+    functions: dict[str, str]
     files: tuple[Path, ...]
 
 
 GATE = Document(
-    "kanon",
     "Is this value shared by at least about k different clients in the past window?",
-    ("join", "query"),
-    (ROOT / "shared" / "kanon" / "gate" / "openapi.json", ROOT / "docs" / "openapi.json"),
+    {"join": "gate", "query": "gate"},
+    (SERVED / "openapi.json",),
 )
-REPORTS = Document(
-    "kanon reports",
-    "Noisy histograms of encrypted contributions, in the formats of the aggregation service.",
-    ("reports/collect", "reports/jobs"),
-    (ROOT / "functions" / "reports" / "collect" / "openapi.json", ROOT / "docs" / "openapi-reports.json"),
+WHOLE = Document(
+    f"{GATE.about} And noisy histograms of encrypted contributions, in the formats of the aggregation service.",
+    {**GATE.functions, "reports/collect": "reports", "reports/jobs": "reports"},
+    (SERVED / "openapi-with-reports.json", ROOT / "docs" / "openapi.json"),
 )
+TAGS = {
+    "gate": "Joins and queries of sets",
+    "reports": "Encrypted reports and jobs: only in a stack with Reports=ON, elsewhere these calls are 404",
+}
+SCHEMAS = ROOT / "docs" / "reference" / "schemas.json"
+SCHEMES: dict[str, Any] = {
+    "signature": {"type": "apiKey", "in": "header", "name": "Authorization", "description": "AWS Signature Version 4"},
+    "token": {"type": "http", "scheme": "bearer", "description": "A token of the issuer, or a key of one machine"},
+}
+"""How callers prove who they are. `JoinAuth` and `BatchAuth` choose among them."""
+OF_POWERTOOLS = {"HTTPValidationError", "ResponseValidationError", "ValidationError"}
 # A handler's module reads its environment when it is imported. The description contains no value of it.
 ENVIRONMENT = {
     "KANON_TYPES": '{"fledge":{"k":50,"window":720,"profile":"published"}}',
@@ -74,53 +86,89 @@ ENVIRONMENT = {
 }
 
 
-def description(document: Document = GATE) -> dict[str, Any]:
+def description(document: Document = WHOLE) -> dict[str, Any]:
     """A description: OpenAPI 3.1, as plain values."""
-    merged: dict[str, Any] = {
-        "openapi": "3.1.0",
-        "info": {"title": document.title, "version": VERSION, "description": document.about},
-        "servers": [{"url": "/"}],
-        "paths": {},
-        "components": {"schemas": {}},
-    }
-    for function in document.functions:
+    paths: dict[str, Any] = {}
+    schemas: dict[str, Any] = {}
+    for function, tag in document.functions.items():
         part = _of(function)
         for path, operations in part["paths"].items():
             for operation in operations.values():
-                operation["responses"].pop("422", None)  # Powertools' own answer; here invalid requests get 400
-            merged["paths"].setdefault(path, {}).update(operations)
-        for name, schema in part["components"]["schemas"].items():
-            if merged["components"]["schemas"].setdefault(name, schema) != schema:
-                raise ValueError(f"{' and '.join(document.functions)} describe {name} differently")
-    for name in ("HTTPValidationError", "ResponseValidationError", "ValidationError"):
-        merged["components"]["schemas"].pop(name, None)
-    return {**merged, "paths": _untitled(merged["paths"]), "components": _untitled(merged["components"])}
+                _complete(operation, tag)
+            paths.setdefault(path, {}).update(_named(operations, schemas))
+        for name in part["components"]["schemas"].keys() - OF_POWERTOOLS:
+            _put(schemas, name, part["components"]["schemas"][name])
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "kanon", "version": VERSION, "description": document.about},
+        "servers": [{"url": "/"}],
+        "tags": [{"name": tag, "description": TAGS[tag]} for tag in dict.fromkeys(document.functions.values())],
+        "paths": paths,
+        "components": {"schemas": schemas, "securitySchemes": SCHEMES},
+    }
 
 
-def _untitled(value: Any) -> Any:
-    """Remove the titles that pydantic derives from names. No field is called title."""
-    if isinstance(value, dict):
-        return {name: _untitled(entry) for name, entry in value.items() if name != "title"}
-    return [_untitled(entry) for entry in value] if isinstance(value, list) else value
+def _complete(operation: dict[str, Any], tag: str) -> None:
+    """Say what Powertools cannot: the part of the service, and which parameters may not be left out."""
+    operation["tags"] = [tag]
+    operation["responses"].pop("422", None)  # Powertools' own answer; here invalid requests get 400
+    for parameter in operation.get("parameters", []):
+        if parameter["schema"].get("minLength"):  # an empty text counts as left out, and gets an answer of its own
+            parameter["required"] = True
+
+
+def _named(value: Any, schemas: dict[str, Any]) -> Any:
+    """Describe every object under its name, and refer to it where it is described in place.
+
+    Generated clients name their types so. Other titles are removed: pydantic derives them from the names of fields.
+    Defaults are removed too: generators take a field that has one for required. No field is called title or default.
+    """
+    if isinstance(value, list):
+        return [_named(entry, schemas) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    name = value.get("title", "")
+    if re.fullmatch("([A-Z][a-z]+){2,}", name) and {"properties", "oneOf"} & value.keys():
+        _put(schemas, name, value)
+        return {"$ref": f"#/components/schemas/{name}"}
+    return {key: _named(entry, schemas) for key, entry in value.items() if key not in ("title", "default")}
+
+
+def _put(schemas: dict[str, Any], name: str, schema: dict[str, Any]) -> None:
+    found = _named({**schema, "title": ""}, schemas)
+    if schemas.setdefault(name, found) != found:
+        raise ValueError(f"two objects are called {name}: rename one of the models")
+
+
+@cache
+def _read(function: str) -> str:
+    with mock.patch.dict(os.environ, ENVIRONMENT):
+        module = runpy.run_path(str(ROOT / "functions" / function / "app.py"))
+    return str(module["app"].get_openapi_json_schema(security_schemes=SCHEMES))
 
 
 def _of(function: str) -> dict[str, Any]:
-    with mock.patch.dict(os.environ, ENVIRONMENT):
-        module = runpy.run_path(str(ROOT / "functions" / function / "app.py"))
-    part: dict[str, Any] = json.loads(module["app"].get_openapi_json_schema())
+    part: dict[str, Any] = json.loads(_read(function))
     return part
 
 
-def text(document: Document = GATE) -> str:
-    """The content of the files."""
-    return json.dumps(description(document), indent=2, sort_keys=True) + "\n"
+def schemas() -> dict[str, Any]:
+    """The JSON Schemas (2020-12) of all bodies, by name."""
+    text = json.dumps(description()["components"]["schemas"]).replace("#/components/schemas/", "#/$defs/")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$defs": json.loads(text)}
+
+
+def text(described: dict[str, Any]) -> str:
+    """The content of a file."""
+    return json.dumps(described, indent=2, sort_keys=True) + "\n"
 
 
 def main() -> None:
     """Write the files."""
-    for document in (GATE, REPORTS):
+    for document in (GATE, WHOLE):
         for file in document.files:
-            file.write_text(text(document))
+            file.write_text(text(description(document)))
+    SCHEMAS.write_text(text(schemas()))
 
 
 if __name__ == "__main__":

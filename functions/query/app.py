@@ -43,7 +43,7 @@ def querying() -> Querying:
     )
 
 
-QueryRoutes(TYPES, querying, SETTINGS.anonymous_hashes).add_to(app)
+QueryRoutes(TYPES, querying, SETTINGS.anonymous_hashes, reports=True).add_to(app)
 
 
 @texts_withheld()

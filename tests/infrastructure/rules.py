@@ -1292,7 +1292,7 @@ COLLECTED = {
     *("POST /.well-known/attribution-reporting/debug/report-aggregate-attribution",),
     *("POST /.well-known/private-aggregation/debug/report-shared-storage",),
     *("POST /.well-known/private-aggregation/debug/report-protected-audience", "POST /v1/debug/reports"),
-    *("GET /.well-known/aggregation-service/v1/public-keys", "GET /reports/openapi.json"),
+    *("GET /.well-known/aggregation-service/v1/public-keys",),
 }
 OF_JOBS = {
     *("POST /v1alpha/createJob", "GET /v1alpha/getJob", "POST /stage/v1alpha/createJob", "GET /stage/v1alpha/getJob"),

@@ -178,7 +178,7 @@ LISTS = {
         place("template.yaml", "infra/reports.yaml", read=route_keys),
         place("tests/infrastructure/rules.py", read=routes_of_rules),
         place("docs/reference/api.md", read=routes_of_a_page, exempt=hidden),
-        place("docs/openapi.json", "docs/openapi-reports.json", read=routes_of_a_description, exempt=hidden),
+        place("docs/openapi.json", read=routes_of_a_description, exempt=hidden),
     ],
     "A command": [
         place("shared/kanon/cli/*.py", read=examples),

@@ -1,7 +1,6 @@
 """Lambda function `collect`: accepts encrypted reports from anybody, and queues them. It cannot decrypt them."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from aws_lambda_powertools import Logger, Metrics
@@ -33,7 +32,6 @@ from kanon.starting import Once
 
 SETTINGS = CollectSettings.from_environment()
 DAY = 86_400
-HERE = Path(__file__).parent
 NO_KEY = error_answer(503, "there is no public key yet; retry after the time in Retry-After")
 DEBUG_PATHS = frozenset(map(debug_path, REPORTS))
 
@@ -97,12 +95,6 @@ def public_keys() -> Response[PublicKeysAnswer]:
     seconds = min(DAY, *(int(key.published_until - now) for key in published))
     keys = [PublicKeyAnswer(id=key.id, key=key.public) for key in published]
     return json_answer(PublicKeysAnswer(keys=keys), {"Cache-Control": f"public, max-age={seconds}"})
-
-
-@app.get("/reports/openapi.json", include_in_schema=False)
-def openapi() -> Response[str]:
-    """The OpenAPI description of the routes of reports, including those of ``jobs``; ``make openapi`` writes it."""
-    return Response(200, "application/json", (HERE / "openapi.json").read_text())
 
 
 def queue(message: ReportMessage) -> None:

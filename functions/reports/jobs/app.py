@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from kanon import aws, clock, snapshots
 from kanon.errors import texts_withheld
 from kanon.http.bodies import RequestError
-from kanon.http.edge import described, handle, resolver
+from kanon.http.edge import SIGNED, described, handle, resolver
 from kanon.http.origin import edge_of
 from kanon.queues import send_all
 from kanon.reports.errors import JobError
@@ -51,6 +51,8 @@ from kanon.starting import Once
 SETTINGS = JobsSettings.from_environment()
 
 ORIGIN = edge_of(SETTINGS.edge_secret)
+NOT_EMPTY = {"minLength": 1}
+"""In OpenAPI such a parameter is required. Here the handler says that it is missing, in the form of its errors."""
 
 snapshots.on_snapshot(lambda: aws.load_models("dynamodb", "sqs", "secretsmanager"))
 
@@ -93,6 +95,7 @@ def answers(model: type[BaseModel], *codes: int, answer: str, success: int = 200
     summary="Create a job",
     operation_id="createJob",
     responses=answers(AcceptedAnswer, 400, 409, 413, answer="The job is stored, and will run", success=202),
+    security=SIGNED,
 )
 def create_job(body: JobInBody) -> Response[str]:
     """Store a job: reports, keys and a budget. It spends its budget and makes one noisy histogram final, or neither.
@@ -112,8 +115,11 @@ def create_job(body: JobInBody) -> Response[str]:
     summary="How is this job?",
     operation_id="getJob",
     responses=answers(JobAnswer, 400, 404, answer="The job"),
+    security=SIGNED,
 )
-def get_job(job_request_id: Annotated[str, Query(description="The id of the job")] = "") -> Response[str]:
+def get_job(
+    job_request_id: Annotated[str, Query(description="The id of the job", json_schema_extra=NOT_EMPTY)] = "",
+) -> Response[str]:
     """The state of a job, its result, and its guarantee."""
     row = found(read_job_id(job_request_id))
     return answered(job_answer(row, stored_request(row), SETTINGS.epsilon_cap, SETTINGS.delta_cap))
@@ -124,6 +130,7 @@ def get_job(job_request_id: Annotated[str, Query(description="The id of the job"
     summary="What would this job meet?",
     operation_id="preflight",
     responses=answers(PreflightAnswer, 400, 413, answer="What a job would meet now"),
+    security=SIGNED,
 )
 def preflight(body: JobInBody) -> Response[str]:
     """Count the reports and units of a job, without creating it. It opens no report and spends nothing."""
@@ -140,15 +147,18 @@ def preflight(body: JobInBody) -> Response[str]:
     summary="What is left of a budget?",
     operation_id="getBudget",
     responses=answers(BudgetAnswer, 400, answer="The 24 hours of a day, and the jobs that took from them"),
+    security=SIGNED,
 )
 def get_budget(
-    api: Annotated[str, Query(description="As in shared_info")] = "",
-    version: Annotated[str, Query(description="As in shared_info")] = "",
-    reporting_origin: Annotated[str, Query(description="As in shared_info")] = "",
+    api: Annotated[str, Query(description="As in shared_info", json_schema_extra=NOT_EMPTY)] = "",
+    version: Annotated[str, Query(description="As in shared_info", json_schema_extra=NOT_EMPTY)] = "",
+    reporting_origin: Annotated[str, Query(description="As in shared_info", json_schema_extra=NOT_EMPTY)] = "",
     attribution_destination: Annotated[str, Query(description="As in shared_info; attribution only")] = "",
     source_registration_time: Annotated[str, Query(description="As in shared_info; attribution only")] = "",
     filtering_id: Annotated[str, Query(description="0 if left out")] = "0",
-    day: Annotated[str, Query(description="Of scheduled_report_time, UTC, such as 2026-01-31")] = "",
+    day: Annotated[
+        str, Query(description="Of scheduled_report_time, UTC, such as 2026-01-31", json_schema_extra=NOT_EMPTY)
+    ] = "",
 ) -> Response[str]:
     """The epsilon and delta left for reports with these clear fields."""
     query = {
@@ -169,6 +179,7 @@ def get_budget(
     summary="Publish a summary again",
     operation_id="publish",
     responses=answers(AcceptedAnswer, 400, 404, 409, 413, answer="The summary will be published", success=202),
+    security=SIGNED,
 )
 def publish(body: PublicationInBody) -> Response[str]:
     """Publish the summary of a committed job again, elsewhere if asked. It costs no budget."""

@@ -23,7 +23,14 @@ from kanon.gate.paths import SetInPath, TypeInPath
 from kanon.gate.types import Type
 from kanon.http.answers import ErrorAnswer
 from kanon.http.bodies import RequestError
-from kanon.http.edge import RETRY_AFTER, described, invalid, json_answer
+from kanon.http.edge import (
+    RETRY_AFTER,
+    SIGNED_OR_TOKEN,
+    SIGNED_OR_TOKEN_OR_OPEN,
+    described,
+    invalid,
+    json_answer,
+)
 
 
 @dataclass(frozen=True)
@@ -47,12 +54,14 @@ class JoinRoutes:
             summary="Join a set",
             operation_id="join",
             responses=described("The join is in the log", 400, 401, 403, 404, 413, 415, 503),
+            security=SIGNED_OR_TOKEN_OR_OPEN,
         )(self.join)
         app.post(
             "/v1:batchJoin",
             summary="Join many sets at once",
             operation_id="batchJoin",
             responses=described("The result of each join", 400, 401, 403, 413, 415, 503, partly_later=True),
+            security=SIGNED_OR_TOKEN,
         )(self.batch_join)
 
     def join(self, type_name: TypeInPath, set_id: SetInPath, body: JoinBody) -> Response[JoinAnswer]:

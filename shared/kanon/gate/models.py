@@ -1,6 +1,7 @@
 """The bodies and answers of the HTTP interface (docs/reference/api.md), as real clients send and expect them."""
 
 from collections.abc import Collection
+from functools import partial
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -59,7 +60,24 @@ ShortClientId = Annotated[
     Annotated[StrictInt, BeforeValidator(_whole), Field(ge=0, lt=SHORT_CLIENTS)] | None,
     WithJsonSchema({"type": "integer", "minimum": 0, "exclusiveMaximum": SHORT_CLIENTS}),
 ]
-_ONE_CLIENT: dict[str, Any] = {"oneOf": [{"required": ["client"]}, {"required": ["shortClientIdentifier"]}]}
+
+
+def _one_client(example: dict[str, Any], schema: dict[str, Any]) -> None:
+    """Describe a join as one of two objects, each with its way to name the client. Generated clients type them so."""
+    ways = {"client": "Client", "shortClientIdentifier": "ShortClient"}
+    objects = [
+        {
+            "title": f"{schema['title']}Of{name}",
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {key: value for key, value in schema["properties"].items() if key not in ways.keys() - {way}},
+            "required": [*schema.get("required", []), way],
+        }
+        for way, name in ways.items()
+    ]
+    for key in ("type", "properties", "required", "additionalProperties"):
+        schema.pop(key, None)
+    schema |= {"oneOf": objects, "examples": [example]}
 
 
 def unknown_type(name: str, types: Collection[str], field: str = "type") -> ErrorAnswer:
@@ -92,21 +110,18 @@ class JoiningClient(Body):
 class JoinBody(JoiningClient):
     """The client that joins: an opaque ``client`` of 1 to 256 bytes, or the short number that some browsers use."""
 
-    model_config = ConfigDict(json_schema_extra={**_ONE_CLIENT, "examples": [{"client": "client-1"}]})
+    model_config = ConfigDict(json_schema_extra=partial(_one_client, {"client": "client-1"}))
 
     name: Annotated[
-        Any, Field(description="Ignored: Chromium repeats the type and the set here. Those of the path count")
-    ] = None
+        str, Field(description="Ignored: Chromium repeats the type and the set here. Those of the path count")
+    ] = ""
 
 
 class BatchedJoin(JoiningClient):
     """One join of a batch."""
 
     model_config = ConfigDict(
-        json_schema_extra={
-            **_ONE_CLIENT,
-            "examples": [{"type": "fledge", "set": "c2V0IG9uZQ", "client": "client-1"}],
-        }
+        json_schema_extra=partial(_one_client, {"type": "fledge", "set": "c2V0IG9uZQ", "client": "client-1"})
     )
 
     type: TypeName
@@ -174,7 +189,7 @@ class JoinAnswer(AnswerBody):
 class BatchJoinAnswer(AnswerBody):
     """One entry for every join, in order: an empty object, or its error."""
 
-    results: list[JoinAnswer | ErrorAnswer]
+    results: list[ErrorAnswer | JoinAnswer]  # in this order: generated clients read any object as the empty one
 
 
 Step = Annotated[

@@ -27,7 +27,7 @@ from kanon.gate.querying import Answer, Querying
 from kanon.gate.types import Type
 from kanon.http.answers import NOWHERE
 from kanon.http.bodies import RequestError
-from kanon.http.edge import described, json_answer
+from kanon.http.edge import SIGNED_OR_TOKEN, described, json_answer
 
 HERE = Path(__file__).parent
 
@@ -40,11 +40,13 @@ class QueryRoutes:
         types: the types of the deployment by name.
         querying: provides the use case.
         anonymous_hashes: the most hashes of a query without a signature.
+        reports: whether the description covers reports. A stack may have them.
     """
 
     types: Mapping[str, Type]
     querying: Callable[[], Querying]
     anonymous_hashes: int
+    reports: bool
 
     def add_to(self, app: APIGatewayHttpResolver) -> None:
         """Let a resolver answer these routes."""
@@ -61,7 +63,7 @@ class QueryRoutes:
             operation_id="getType",
             responses=described("The type", 400, 404),
         )(self.one_type)
-        app.get("/openapi.json", include_in_schema=False)(openapi)
+        app.get("/openapi.json", include_in_schema=False)(self.openapi)
         app.get("/docs", include_in_schema=False)(docs)
 
     def _add_queries(self, app: APIGatewayHttpResolver) -> None:
@@ -76,6 +78,7 @@ class QueryRoutes:
             summary="The same query, signed, for up to 1,000 hashes",
             operation_id="batchQuery",
             responses=described("The sets that are k-anonymous", 400, 401, 403, 404, 413, 415, 503),
+            security=SIGNED_OR_TOKEN,
         )(self.batch_query)
         app.post(
             "/v1:validateHashes",
@@ -122,6 +125,11 @@ class QueryRoutes:
             raise RequestError(unknown_type(type_name, self.types))
         return json_answer(describe(self.types[type_name]))
 
+    def openapi(self) -> Response[str]:
+        """The OpenAPI description of all routes of the service; ``make openapi`` writes it."""
+        file = "openapi-with-reports.json" if self.reports else "openapi.json"
+        return Response(200, "application/json", (HERE / file).read_text())
+
     def _hashes(self, asked: list[Hashes], field: str, most: int) -> Response[QueryAnswer]:
         if sum(len(entry.hashes) for entry in asked) > most:
             raise RequestError(too_many_hashes(field, most))
@@ -147,11 +155,6 @@ class QueryRoutes:
 def verb_of_a_set() -> None:
     """A GET on a verb path is 404."""
     raise RequestError(NOWHERE)
-
-
-def openapi() -> Response[str]:
-    """The OpenAPI description of all routes, including those of ``join``; ``make openapi`` writes it."""
-    return Response(200, "application/json", (HERE / "openapi.json").read_text())
 
 
 def docs() -> Response[str]:

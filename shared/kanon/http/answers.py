@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationInfo, model_validator
 from pydantic.alias_generators import to_camel
 
-# API Gateway itself answers 401, 403 and 429, in its own format (docs/reference/api.md).
+# API Gateway itself answers 401, 403 and 429, and some 500 and 503, in its own format (docs/reference/api.md).
 STATUS_NAMES = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",

@@ -44,7 +44,14 @@ if TYPE_CHECKING:
     from botocore.exceptions import BotoCoreError, ClientError
 
 MOST_DETAILS = 10
+OF_API_GATEWAY = (401, 403, 429, 500, 503)
+"""Errors that may also come from API Gateway, in its own form."""
 RETRY_AFTER = "5"
+Security = list[dict[str, list[str]]]
+SIGNED: Security = [{"signature": []}]
+SIGNED_OR_TOKEN: Security = [*SIGNED, {"token": []}]
+SIGNED_OR_TOKEN_OR_OPEN: Security = [*SIGNED_OR_TOKEN, {}]
+"""Who may call a route, for OpenAPI. The template, or :mod:`kanon.serving.access`, decides it."""
 
 
 def invalid(errors: Iterable[Any]) -> ErrorAnswer:
@@ -67,7 +74,7 @@ def described(
     """The OpenAPI responses of a route: success, its own errors, and those of API Gateway."""
     answers: dict[int, Any] = {success: {"description": answer}}
     for code in sorted({*codes, 429, 500}):
-        model = GatewayAnswer if code in (401, 403, 429) else errors
+        model = errors | GatewayAnswer if code in OF_API_GATEWAY else errors
         answers[code] = {"description": STATUS_NAMES[code], "content": {"application/json": {"model": model}}}
     for code in (503, *([200] if partly_later else [])):
         if code in answers:

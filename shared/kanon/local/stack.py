@@ -189,9 +189,7 @@ class Stack:
 
     def _start_page(self) -> bytes:
         """Where to go from here. In AWS there is no page at this path."""
-        pages = {"/docs": "a page to try the calls", "/v1/types": "the types", "/openapi.json": "the calls of the gate"}
-        if "collect" in self.functions:
-            pages["/reports/openapi.json"] = "the calls of reports"
+        pages = {"/docs": "a page to try the calls", "/v1/types": "the types", "/openapi.json": "all calls"}
         links = "".join(f'<li><a href="{path}">{path}</a>: {what}</li>' for path, what in pages.items())
         return f"<!doctype html><title>kanon</title><h1>kanon on this machine</h1><ul>{links}</ul>".encode()
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic.config import JsonDict
 
 from kanon.http.answers import Problem, error_answer
 from kanon.http.bodies import ANY_JSON, Bodies, RequestError
@@ -75,11 +76,22 @@ def _short(text: str) -> str:
     return text
 
 
+ENCRYPTED: JsonDict = {
+    "minLength": (LEAST_PAYLOAD + 2) // 3 * 4,
+    "maxLength": (MOST_PAYLOAD + 2) // 3 * 4,
+    "pattern": "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+}
+"""The JSON Schema of a payload."""
+
+
 class Payload(Sent):
     """An encrypted payload."""
 
     payload: Annotated[
-        StrictStr, AfterValidator(_encrypted), AfterValidator(_short), Field(description="Encrypted, base64")
+        StrictStr,
+        AfterValidator(_encrypted),
+        AfterValidator(_short),
+        Field(description="Encrypted, base64", json_schema_extra=ENCRYPTED),
     ]
     key_id: Annotated[StrictStr, Field(pattern="^[!-~]{1,128}$", description="The public key it is encrypted to")]
 

@@ -51,7 +51,7 @@ class Service:
             made = resolver(self._logger)
             querying = replace(directory.querying)
             JoinRoutes(directory.types, lambda: directory.joining, self._measures.count_joins).add_to(made)
-            QueryRoutes(directory.types, lambda: querying, ANONYMOUS_HASHES).add_to(made)
+            QueryRoutes(directory.types, lambda: querying, ANONYMOUS_HASHES, reports=False).add_to(made)
             made.get(HEALTH, include_in_schema=False)(self._health)
             made.get(METRICS, include_in_schema=False)(self._metrics)
             self._of_thread.resolver = made

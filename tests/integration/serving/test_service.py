@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 from typer.testing import CliRunner
 
-from infra.openapi import description
+from infra.openapi import GATE, description
 from kanon.cli.main import app
 from kanon.cli.serve_data import Credentials
 from kanon.errors import ConfigurationError, UndecodableMembersError
@@ -75,7 +75,7 @@ def test_types_description_and_page_are_those_of_the_stack(served: Machine) -> N
     types = json.loads(served.request("GET", "/v1/types", key=False).body)["types"]
     assert [one["type"] for one in types] == ["fledge"]
     assert json.loads(served.request("GET", "/v1/types/fledge", key=False).body) == types[0]
-    assert json.loads(served.request("GET", "/openapi.json", key=False).body) == description()
+    assert json.loads(served.request("GET", "/openapi.json", key=False).body) == description(GATE)
     page = served.request("GET", "/docs", key=False)
     assert b"<!doctype html>" in page.body
     assert dict(page.headers)["Content-Security-Policy"].startswith("default-src 'none'")

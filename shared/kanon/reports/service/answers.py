@@ -99,6 +99,33 @@ class AcceptedAnswer(BaseModel):
     """An empty object: the request is accepted."""
 
 
+class BudgetFields(BaseModel):
+    """The clear fields of the reports of a unit, as the aggregation service writes them."""
+
+    api: str
+    attribution_destination: str | None = None
+    reporting_origin: str
+    scheduled_report_time: float
+    source_registration_time: int | None = None
+    version: str
+
+
+class BudgetId(BaseModel):
+    """A unit of budget."""
+
+    filtering_id: int
+    relevant_shared_info: BudgetFields
+
+
+class ShortUnit(BaseModel):
+    """A unit with less budget left than the job asks for, and the jobs that took from it."""
+
+    aggregateable_input_budget_id: BudgetId
+    epsilon_left: str
+    delta_left: str
+    jobs: list[str]
+
+
 class PreflightAnswer(BaseModel):
     """The reports and budgets that a job would meet now, by clear fields alone."""
 
@@ -110,7 +137,7 @@ class PreflightAnswer(BaseModel):
     units: Annotated[int, Field(description="Units whose budget the job would spend")]
     rows: Annotated[int, Field(description="Rows of the budget table they stand in")]
     would_fail: Annotated[
-        list[dict[str, Any]], Field(description="Units with less left than the job asks for; the first 100")
+        list[ShortUnit], Field(description="Units with less left than the job asks for; the first 100")
     ]
     standard_deviation: Deviation
     threshold: Threshold = None

@@ -182,7 +182,11 @@ AS_TEXT = WithJsonSchema({"type": "string"})
 
 Text = Annotated[StrictStr, Field(min_length=1)]
 Prefix = Annotated[Text, AfterValidator(_prefix)]
-JobId = Annotated[Text, AfterValidator(_id), Field(description="1 to 128 printable ASCII characters, no bar")]
+JobId = Annotated[
+    Text,
+    AfterValidator(_id),
+    Field(description="1 to 128 printable ASCII characters, no bar", json_schema_extra={"pattern": f"^{_ID.pattern}$"}),
+]
 OptionalText = Annotated[StrictStr | None, BeforeValidator(_unless_empty), AS_TEXT]
 OptionalPrefix = Annotated[Prefix | None, BeforeValidator(_unless_empty), AS_TEXT]
 Parameter = Annotated[StrictStr | None, BeforeValidator(_in_text), AS_TEXT]
@@ -317,9 +321,17 @@ class PublicationBody(JobFields):
     output_data_blob_prefix: OptionalPrefix = Field(None, description="The name of the summary")
 
 
-JobInBody = Annotated[dict[str, Any], InBody(description="A job", json_schema_extra=JobBody.model_json_schema())]
+JobInBody = Annotated[
+    dict[str, Any],
+    InBody(title=JobBody.__name__, description="A job", json_schema_extra=JobBody.model_json_schema()),
+]
 PublicationInBody = Annotated[
-    dict[str, Any], InBody(description="What to publish", json_schema_extra=PublicationBody.model_json_schema())
+    dict[str, Any],
+    InBody(
+        title=PublicationBody.__name__,
+        description="What to publish",
+        json_schema_extra=PublicationBody.model_json_schema(),
+    ),
 ]
 """For OpenAPI. A job is stored as it was sent, so the function itself calls :func:`read_request`."""
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from kanon.http.answers import unknown_field
 from kanon.reports.errors import Counter, JobError, ReportRefusedError
 from kanon.reports.job import Amount, JobRequest, written
-from kanon.reports.service.answers import PreflightAnswer
+from kanon.reports.service.answers import PreflightAnswer, ShortUnit
 from kanon.reports.service.bodies import invalid
 from kanon.reports.service.committing import named_exhausted
 from kanon.reports.shared_info import (
@@ -199,7 +199,7 @@ def preflight_answer(
         errors=dict(sorted(seen.errors.items())),
         units=len(charged),
         rows=rows,
-        would_fail=short,
+        would_fail=[ShortUnit.model_validate(unit) for unit in short],
         standard_deviation=parameters.standard_deviation,
         threshold=parameters.threshold,
     )
