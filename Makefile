@@ -97,6 +97,7 @@ lock: $(VENV)/.requirements  ## write the pinned requirements from requirements/
 	pin sam requirements/sam.txt; \
 	pin spark requirements/spark.txt --constraint requirements/dev.txt; \
 	pin rivals requirements/rivals.txt; \
+	pin clients requirements/clients.txt; \
 	pin security requirements/security.txt
 
 # --- run --------------------------------------------------------------------------------------
@@ -235,6 +236,15 @@ build-test: install .venv-sam/.requirements  ## build for AWS and for this machi
 .PHONY: e2e
 e2e: install build-host  ## deploy to an emulator that enforces permissions, and run the requests of the demo
 	@$(BIN)/python -m pytest -m deployed tests/deployed $(ARGS)
+
+tests/clients/node_modules/.package-lock.json: tests/clients/package-lock.json
+	@command -v npm >/dev/null || { echo 'Node is missing: install version 20 or newer, such as with' \
+		'`apt-get install nodejs npm`' >&2; exit 1; }
+	@cd tests/clients && npm ci --ignore-scripts --no-audit --no-fund --loglevel error
+
+.PHONY: clients-test
+clients-test: install .venv-clients/.requirements tests/clients/node_modules/.package-lock.json  ## generate clients from docs/openapi.json and use them (needs Node 20)
+	@$(BIN)/python -m pytest -m clients tests/clients $(ARGS)
 
 .PHONY: smoke
 smoke: $(VENV)/.project  ## send every kind of request to a deployed service once (URL=https://...)
