@@ -46,7 +46,7 @@ def join(number: int, client: str) -> Join:
 def log(stack: Stack, joins: Sequence[Join], size: int = BATCH) -> None:
     """Send joins in batches of ``size``; the join of a batch of one is stored as a single join is."""
     for part in chunks(joins, size):
-        Client(stack.request).join_all(part)
+        Client(stack.request).join_many(part)
 
 
 def units(joins: Sequence[tuple[int, Join]], size: int) -> float:

@@ -23,7 +23,7 @@ from botocore.credentials import Credentials
 
 from kanon import clock
 from kanon.client import Connection, Headers, NoAnswerError, encoded
-from kanon.client.signing import signer
+from kanon.client.signing import SigV4
 
 DESCRIPTION = Path(__file__).parents[1] / "docs" / "openapi.json"
 SECONDS = 30  # for one request, a cold start included
@@ -118,8 +118,8 @@ class Service:
     ) -> Answer:
         """Send one request; ``body`` is bytes or a value to send as JSON."""
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        sign = self._sign if signed else None
-        with closing(Connection(self.url, timeout=SECONDS, sign=sign)) as connection:
+        auth = self._sign if signed else None
+        with closing(Connection(self.url, timeout=SECONDS, auth=auth)) as connection:
             try:
                 answer = connection(method, path, data, headers if data else {})
             except NoAnswerError as error:
@@ -131,7 +131,7 @@ class Service:
             raise SkippedError("the request needs a signature, and there are no AWS credentials here")
         if self.region is None:
             raise SkippedError("the request needs a signature, and the region is unknown: set AWS_REGION")
-        return signer(self.credentials, self.region)(method, url, data, headers)
+        return SigV4(self.credentials, self.region)(method, url, data, headers)
 
     @property
     def set_path(self) -> str:

@@ -14,12 +14,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kanon.client import Client, Join, set_id
-from kanon.client.connection import Connection
+from kanon.client import Bearer, Client, Join, value_id
 from tests.infrastructure.containerfile import ROOT, instructions
 
 pytestmark = pytest.mark.build
@@ -108,12 +106,9 @@ def test_the_image_answers_is_healthy_and_stops(image: Image, served: tuple[subp
     assert code == 0, told
     key = key.strip()
 
-    def sign(method: str, url: str, body: bytes, headers: Any) -> dict[str, str]:
-        return {**headers, "Authorization": f"Bearer {key}"}
-
-    with Client(Connection(url, sign=sign)) as client:
+    with Client(url, auth=Bearer(key)) as client:
         assert client.type("fledge")["period"] == 2
-        client.join_all(Join("fledge", set_id("popular"), f"client-{n}") for n in range(120))
+        client.join_many(Join("fledge", value_id("popular"), f"client-{n}") for n in range(120))
     check = one("HEALTHCHECK").partition("CMD ")[2].replace("127.0.0.1:8000", url.removeprefix("http://"))
     assert image.run(*json.loads(check)) == (0, "", "")
     code, findings, _ = image.run("kanon", "doctor", "--data", "/data", "--json")

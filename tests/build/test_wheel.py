@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from kanon import __version__
-from kanon.client import Client, Join, set_id
+from kanon.client import Client, Join, value_id
 from tests.paths import ROOT
 
 pytestmark = pytest.mark.build
@@ -132,7 +132,7 @@ def test_the_wheel_holds_the_package_the_template_and_the_handlers_and_nothing_e
     assert not [name for name in files if name.endswith(".pyc")]
 
 
-@pytest.mark.parametrize("extras", ["", "aws", "desk", "reports", "local", "serve", "jwt"])
+@pytest.mark.parametrize("extras", ["", "aws", "desk", "reports", "local", "serve", "jwt", "async"])
 def test_every_installed_package_is_pinned(installer: Installer, extras: str) -> None:
     found = {path.name for path in installer.environment(extras).path.glob("lib/python*/site-packages/*.dist-info")}
     names = {name.partition("-")[0].replace("_", "-").lower() for name in found}
@@ -158,16 +158,21 @@ ROOMS = {
     "": ("cli", "client", "joinlog", "noise"),
     "aws": ("dynamo", "gate", "http", "operate"),
     "desk": ("cost", "plan", "release", "risk", "simulate"),
-    "reports": ("reports",),
+    "reports": ("client", "reports"),
+    "async": ("client",),
     "local": ("audit", "local", "reports"),
     "serve": ("serving",),
     "jwt": ("serving",),
 }
 """The rooms that an extra brings everything for."""
+CLIENTS = ("kanon.client.asynchronous", "kanon.client.reporting")
+"""The modules of the client that need the extra ``async``, and ``reports``."""
 OTHERS = {
+    "": ("kanon.joinlog.batches", "kanon.joinlog.columns", "kanon.joinlog.numbered", *CLIENTS),
+    "async": CLIENTS[1:],
     "serve": ("kanon.serving.tokens",),
     "desk": ("kanon.joinlog.batches", "kanon.release.engines.spark", "kanon.release.shared_stores"),
-    "reports": ("kanon.reports.service", "kanon.reports.storage"),
+    "reports": ("kanon.reports.service", "kanon.reports.storage", CLIENTS[0]),
 }
 """Modules of these rooms that other extras are for: tokens, Spark, a ledger in DynamoDB, the functions of reports."""
 IMPORT = """
@@ -185,14 +190,31 @@ for room in rooms:
 def test_every_module_of_a_room_is_imported_with_the_extra_of_the_room_alone(
     installer: Installer, extra: str, tmp_path: Path
 ) -> None:
-    others = (
-        *OTHERS.get(extra, ()),
-        *(["kanon.joinlog.batches", "kanon.joinlog.columns", "kanon.joinlog.numbered"] if not extra else []),
-        "kanon.local.source",
-    )
+    others = (*OTHERS.get(extra, ()), "kanon.local.source")
     command = [installer.environment(extra).path / "bin" / "python", "-c", IMPORT, ",".join(ROOMS[extra])]
     ran = subprocess.run([*command, ",".join(others)], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "missing"),
+    [
+        ("kanon.client.asynchronous", "async", "anyio"),
+        ("kanon.client.reporting", "reports", ""),
+    ],
+)
+def test_a_module_of_an_extra_is_imported_with_it_and_names_it_without(
+    installer: Installer, module: str, extra: str, missing: str, tmp_path: Path
+) -> None:
+    for extras in (extra, ""):
+        command = [installer.environment(extras).path / "bin" / "python", "-c", f"import {module}"]
+        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        if extras:
+            assert ran.returncode == 0, ran.stderr[-2000:]
+        else:
+            told = ran.stderr.splitlines()[-1]
+            assert told.startswith(f"ImportError: {missing}"), told
+            assert told.endswith(f" is missing: pip install 'kanon-dp[{extra}]'"), told
 
 
 def test_rooms_of_extras_are_all_rooms() -> None:
@@ -215,10 +237,10 @@ def test_serve_answers_a_request_and_stops(installer: Installer, folder: Path) -
             found = re.search(r"http://127\.0\.0\.1:\d+", line)
         with Client(found[0]) as client:
             assert client.type("fledge")["period"] == 10
-            client.join_all(Join("fledge", set_id("popular"), f"client-{n}") for n in range(120))
-            client.join("fledge", set_id("rare"), "client-1")
-            sets = [("fledge", set_id(name)) for name in ("popular", "rare")]
-            assert client.query(sets).k_anonymous <= {("fledge", set_id("popular"))}
+            client.join_many(Join("fledge", value_id("popular"), f"client-{n}") for n in range(120))
+            client.join("fledge", value_id("rare"), "client-1")
+            sets = [("fledge", value_id(name)) for name in ("popular", "rare")]
+            assert client.query(sets).k_anonymous <= {("fledge", value_id("popular"))}
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=60)
     finally:

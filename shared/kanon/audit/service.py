@@ -121,7 +121,7 @@ def answers_of_service(
     answers: dict[Place, dict[int, bool]] = {place: {} for place in running}
     last = max(first + len(scenario.joined) for first, scenario in running.values())
     for step in range(FIRST_STEP, last):
-        client.join_all(Join(*_sent(place), f"c{number}") for place, number in log.pop(step, []))
+        client.join_many(Join(*_sent(place), f"c{number}") for place, number in log.pop(step, []))
         stack.advance_to((step + 1) * period + delay)
         asked = [place for place, (first, scenario) in running.items() if 0 <= step - first < len(scenario.joined)]
         true = _true(client, asked, step)
@@ -151,7 +151,7 @@ def _standing(stack: Stack, name: str, parameters: Parameters) -> Check:
     begun = step = int(stack.clock.now() // period)
     true: set[Place] = set()
     while not true and step < begun + 2 * parameters.window:  # through the dark steps of an epoch
-        client.join_all(Join(*_sent(place), f"c{number}") for number in range(CROWD))
+        client.join_many(Join(*_sent(place), f"c{number}") for number in range(CROWD))
         stack.advance_to((step + 1) * period + delay)
         true, step = _true(client, [place], step), step + 1
     stack.advance_to((step + hold - 1) * period + delay)  # the last true step

@@ -19,9 +19,8 @@ from kanon.cli.options import DateOrder, SkipBadRows, log_reading
 from kanon.cli.reports_demo import Log, Window, both_parameters, encrypted, log_of
 from kanon.cli.screen import progress, working
 from kanon.cli.stacks import Profile, Region, Stack, Url, find, stack_errors
-from kanon.client import Client, Connection, RefusedError
-from kanon.client.connection import Sign
-from kanon.client.signing import signer
+from kanon.client import Auth, Client, Connection, RefusedError
+from kanon.client.signing import SigV4
 from kanon.errors import KanonError
 from kanon.reports.job import PrivacyParameters, written
 
@@ -41,7 +40,6 @@ SENDERS, A_CONNECTION = 8, 50
 """Connections at once, and reports that each sends."""
 PREFIX = "reports/kanon/"
 SECONDS_TO_STORE, SECONDS_A_JOB = 300, 900
-JSON = {"Content-Type": "application/json"}
 PUBLIC_KEYS = "/.well-known/aggregation-service/v1/public-keys"
 
 
@@ -55,7 +53,7 @@ class RunningService:
 
     Attributes:
         url: of its API.
-        sign: signs the requests of operators; None on one machine.
+        auth: signs the requests of operators; None on one machine.
         s3: a client.
         reports_bucket: the bucket of stored reports.
         summaries_bucket: declared keys and summaries.
@@ -66,7 +64,7 @@ class RunningService:
     """
 
     url: str
-    sign: Sign | None
+    auth: Auth | None
     s3: Any
     reports_bucket: str
     summaries_bucket: str
@@ -87,7 +85,7 @@ class RunningService:
         jobs, credentials = stack.reports.jobs, stack.session.get_credentials()
         return cls(
             stack.url,
-            signer(credentials, stack.session.region_name) if credentials and stack.reports.deployed else None,
+            SigV4(credentials, stack.session.region_name) if credentials and stack.reports.deployed else None,
             stack.client("s3"),
             jobs.reports_bucket,
             jobs.summaries_bucket,
@@ -102,8 +100,8 @@ class RunningService:
 
     def call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
         """A signed call of the jobs API."""
-        with closing(Connection(self.url, sign=self.sign)) as connection:
-            return Client(connection).call(method, path, body)
+        with Client(self.url, auth=self.auth) as client:
+            return client.call(method, path, body)
 
     def until(self, what: str, seconds: float, done: Callable[[], Any]) -> Any:
         """Ask once a second until the answer is true.
@@ -197,15 +195,12 @@ def public_keys(service: RunningService) -> list["PublicKey"]:
 
 def send(service: RunningService, sealed: Sequence["Report"]) -> None:
     """Post every report until the collector accepts it."""
-    from kanon.reports.clients.sending import PATHS, body_of
+    from kanon.reports.clients.sending import PATHS, Outgoing, body_of
 
     def post(some: Sequence["Report"]) -> int:
-        with closing(Connection(service.url)) as connection:
+        with Client(service.url, deadline=SECONDS_TO_STORE, sleep=service.wait) as client:
             for report in some:
-                while (answer := connection("POST", PATHS["kanon"], body_of(report), JSON)).status in (429, 503):
-                    service.wait(1)
-                if answer.status != 200:
-                    raise DemoError(f"the collector answered {answer.status}: {answer.body[:200].decode()}")
+                client.send(Outgoing(0, PATHS["kanon"], body_of(report)))
         return len(some)
 
     parts = [sealed[start : start + A_CONNECTION] for start in range(0, len(sealed), A_CONNECTION)]

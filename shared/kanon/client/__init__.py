@@ -1,31 +1,34 @@
-"""The Python client of the gate's HTTP API. It needs only the standard library."""
+"""The Python client of the HTTP API (docs/guides/python-client.md). It needs only the standard library.
 
-from kanon.client.client import (
-    HASHES_A_CALL,
-    HASHES_A_SIGNED_CALL,
-    JOINS_A_CALL,
-    Answers,
-    Client,
-    Join,
-    Status,
-    encoded,
-    set_id,
-)
-from kanon.client.connection import Connection, Headers, HttpAnswer, Transport
+``kanon.client.asynchronous`` has the client for ``async`` programs, ``kanon.client.signing`` the signature of AWS.
+"""
+
+from kanon.client.answers import Answers, Join, Place, Status
+from kanon.client.auth import Auth, Bearer, Headers
+from kanon.client.background import OTHER, Background
+from kanon.client.calls import HASHES_A_CALL, HASHES_A_SIGNED_CALL, JOINS_A_CALL
+from kanon.client.client import Client
+from kanon.client.connection import Connection, HttpAnswer, Transport
 from kanon.client.errors import (
     ApiError,
     NoAnswerError,
     PartlyRefusedError,
     RefusedError,
     UnexpectedAnswerError,
+    UnknownTypeError,
 )
+from kanon.client.values import SetId, Value, bucket_of, encoded, value_id
 
 __all__ = [
     "HASHES_A_CALL",
     "HASHES_A_SIGNED_CALL",
     "JOINS_A_CALL",
+    "OTHER",
     "Answers",
     "ApiError",
+    "Auth",
+    "Background",
+    "Bearer",
     "Client",
     "Connection",
     "Headers",
@@ -33,10 +36,15 @@ __all__ = [
     "Join",
     "NoAnswerError",
     "PartlyRefusedError",
+    "Place",
     "RefusedError",
+    "SetId",
     "Status",
     "Transport",
     "UnexpectedAnswerError",
+    "UnknownTypeError",
+    "Value",
+    "bucket_of",
     "encoded",
-    "set_id",
+    "value_id",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 
 from kanon.errors import Error
 
@@ -17,6 +18,21 @@ class NoAnswerError(ApiError):
 
 class UnexpectedAnswerError(ApiError):
     """The answer does not have the form of this API: the address is probably not that of the service."""
+
+
+class UnknownTypeError(ApiError):
+    """The service has no type of this name.
+
+    Attributes:
+        name: the unknown name.
+    """
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        near = get_close_matches(name, names, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(map(repr, names)) or 'none'}"
+        super().__init__(f"the service has no type {name!r}: {hint}")
+        self.name = name
 
 
 class RefusedError(ApiError):

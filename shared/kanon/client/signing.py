@@ -1,21 +1,33 @@
-"""AWS Signature Version 4, which routes for operators need. It needs botocore, unlike the rest of the client."""
+"""AWS Signature Version 4, which some routes need. It needs botocore (the extra ``aws``)."""
 
+from __future__ import annotations
+
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kanon.client.connection import Headers, Sign
+from kanon.client.auth import Headers
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials
 
 
-def signer(credentials: "Credentials", region: str) -> Sign:
-    """Signs requests to an API of API Gateway in a region."""
-    from botocore.auth import SigV4Auth
-    from botocore.awsrequest import AWSRequest
+@dataclass(frozen=True)
+class SigV4:
+    """Signs requests to an API of API Gateway.
 
-    def sign(method: str, url: str, body: bytes, headers: Headers) -> Headers:
+    Args:
+        credentials: for example ``boto3.Session().get_credentials()``.
+        region: of the API, for example ``eu-central-1``.
+    """
+
+    credentials: Credentials = field(repr=False)
+    region: str
+
+    def __call__(self, method: str, url: str, body: bytes, headers: Headers) -> Headers:
+        """The headers with the signature."""
+        from botocore.auth import SigV4Auth
+        from botocore.awsrequest import AWSRequest
+
         request = AWSRequest(method, url, dict(headers), body)
-        SigV4Auth(credentials, "execute-api", region).add_auth(request)
+        SigV4Auth(self.credentials, "execute-api", self.region).add_auth(request)
         return dict(request.headers.items())
-
-    return sign

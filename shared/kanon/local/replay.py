@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kanon.client import Client, set_id
+from kanon.client import Client, value_id
 from kanon.client import Join as Sent
 from kanon.errors import Error
 from kanon.joinlog import Join
@@ -122,7 +122,7 @@ def replay(
             stack.advance_to(step * period + delay)
             if step > log.start // period:
                 _note(client, results, step - 1, exact)
-            client.join_all(Sent(name, set_id(join.set), join.client) for join in joins for name in names)
+            client.join_many(Sent(name, value_id(join.set), join.client) for join in joins for name in names)
             for name in names:
                 exact[name].step(step, joins)
                 results[name].joins += len(joins)
@@ -137,7 +137,9 @@ def replay(
 
 
 def _note(client: Client, results: Mapping[str, Result], step: int, exact: Mapping[str, ExactCounts]) -> None:
-    asked = {(name, set_id(set_)): set_ for name in results for set_ in exact[name].counts}
+    asked: dict[tuple[str, str], str] = {
+        (name, value_id(set_)): set_ for name in results for set_ in exact[name].counts
+    }
     answers = client.batch_query(asked)
     if asked and answers.step != step:
         raise ReplayError(f"the answers are of step {answers.step}, but the tick of step {step} has passed")

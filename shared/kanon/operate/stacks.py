@@ -1,9 +1,7 @@
 """Locates the parts of a running stack: one deployed by CloudFormation, or one served on this machine."""
 
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,6 +11,7 @@ from botocore import exceptions
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from kanon.client import ApiError, Client, Connection, UnexpectedAnswerError
 from kanon.errors import KanonError
 from kanon.gate.schedule import Schedule
 from kanon.gate.settings import EvaluateSettings, JoinSettings, QuerySettings
@@ -178,13 +177,14 @@ def local_stack(url: str) -> RunningStack:
     Raises:
         StackError: there is no local stack at ``url``.
     """
-    try:  # urllib and not kanon.client.Connection: a remote stack may be behind a proxy
-        with urllib.request.urlopen(f"{url.rstrip('/')}{DESCRIPTION}", timeout=10) as answer:  # noqa: S310, see cli
-            described = json.load(answer)
-    except (OSError, ValueError) as error:
-        detail = error.reason if isinstance(error, urllib.error.URLError) else type(error).__name__
+    described: dict[str, Any] = {}
+    try:
+        with Client(Connection(url, timeout=10)) as client, suppress(UnexpectedAnswerError):
+            described = client.call("GET", DESCRIPTION)
+    except (ApiError, ValueError) as error:
+        detail = error.__cause__ or error
         raise StackError(f"no local stack answers at {url} ({detail}): start one with `kanon serve`") from error
-    if not isinstance(described, dict) or not described.keys() >= DESCRIBED or not described["endpoint"]:
+    if not described.keys() >= DESCRIBED or not described["endpoint"]:
         raise StackError(f"{url} is not a local stack: start one with `kanon serve`, and give its URL as --url")
     session = boto3.Session("local", "local", region_name=described["region"])
     return replace(described_stack(described, session, described["endpoint"]), url=url)

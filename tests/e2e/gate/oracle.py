@@ -89,7 +89,7 @@ class Oracle:
 
     def join_all(self, joins: list[tuple[str, bytes, str]]) -> None:
         """Join (type, set id, client) now, over HTTP and in the naive log."""
-        self.client.join_all(Join(type_name, encoded(set_id), client) for type_name, set_id, client in joins)
+        self.client.join_many(Join(type_name, encoded(set_id), client) for type_name, set_id, client in joins)
         self.hear(joins)
 
     def hear(self, joins: list[tuple[str, bytes, str]]) -> None:

@@ -57,7 +57,7 @@ def stack(used_stack: Snapshot[None]) -> Stack:
 
 
 def join(stack: Stack, clients: int, set_id: bytes = SET, type_name: str = "few") -> None:
-    Client(stack.request).join_all(Join(type_name, encoded(set_id), f"client-{n}") for n in range(clients))
+    Client(stack.request).join_many(Join(type_name, encoded(set_id), f"client-{n}") for n in range(clients))
 
 
 def explained(stack: Stack, set_id: bytes = SET, type_name: str = "few") -> Explanation:

@@ -38,7 +38,7 @@ def used(stack: Stack) -> Stack:
 
 
 def join(stack: Stack) -> None:
-    Client(stack.request).join_all(Join("fledge", encoded(b"%03d" % n), "a") for n in range(40))
+    Client(stack.request).join_many(Join("fledge", encoded(b"%03d" % n), "a") for n in range(40))
 
 
 def told(stack: Stack) -> dict[str, list[float]]:

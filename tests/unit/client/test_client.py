@@ -14,10 +14,11 @@ from kanon.client import (
     Join,
     PartlyRefusedError,
     RefusedError,
+    SetId,
     Status,
     UnexpectedAnswerError,
+    UnknownTypeError,
     encoded,
-    set_id,
 )
 from kanon.local import Stack
 
@@ -26,24 +27,27 @@ BUSY = {"error": {"code": 503, "status": "UNAVAILABLE", "message": "the service 
 BAD = {"error": {"code": 400, "status": "INVALID_ARGUMENT", "message": "set: must be base64"}}
 
 
+TYPES = {"types": [{"type": name, "period": 3600} for name in ("a", "b", "fledge")]}
+A = SetId("AA")
+
+
 class Service:
-    """Answers by a function of the request's body, and keeps what was sent."""
+    """Answers by a function of the request's body, and keeps what was sent. It has some types."""
 
     def __init__(self, answer: Callable[[Any], Any], status: int = 200, headers: Headers | None = None) -> None:
         self.answer, self.status, self.headers = answer, status, headers or {}
+        self.types: Any = TYPES
         self.sent: list[tuple[str, str, Any, Headers]] = []
 
     def __call__(self, method: str, path: str, body: bytes, headers: Headers) -> HttpAnswer:
         asked = json.loads(body) if body else None
         self.sent.append((method, path, asked, headers))
+        if path == "/v1/types":
+            self.sent.pop()
+            return HttpAnswer(200, [], json.dumps(self.types).encode())
         told = self.answer(asked)
         content = told if isinstance(told, bytes) else json.dumps(told).encode()
         return HttpAnswer(self.status, list(self.headers.items()), content)
-
-
-def test_a_set_id_is_the_hash_of_its_name() -> None:
-    assert set_id("hello") == "LPJNul-wow4m6DsqxbninhsWHlwfp0JecwQzYpOLmCQ"
-    assert encoded(b"\xfb\xff") == "-_8"
 
 
 # What is sent
@@ -51,8 +55,8 @@ def test_a_set_id_is_the_hash_of_its_name() -> None:
 
 def test_a_join_names_the_client_as_text_or_as_a_number() -> None:
     service = Service(lambda _: {})
-    Client(service).join("fledge", "aGVsbG8", "2")
-    Client(service).join("fledge", "a/b", 2)
+    Client(service).join("fledge", SetId("aGVsbG8"), "2")
+    Client(service).join("fledge", SetId("a/b"), 2)
     json_body = {"Content-Type": "application/json"}
     assert service.sent == [
         ("POST", "/v1/types/fledge/sets/aGVsbG8:join", {"client": "2"}, json_body),
@@ -62,7 +66,7 @@ def test_a_join_names_the_client_as_text_or_as_a_number() -> None:
 
 def test_joins_go_500_a_call_and_every_one_gets_its_result() -> None:
     service = Service(lambda body: {"results": [{} if int(j["client"]) % 400 else BAD for j in body["joins"]]})
-    results = Client(service).batch_join(Join("a", "AA", str(n)) for n in range(1200))
+    results = Client(service).batch_join(Join("a", A, str(n)) for n in range(1200))
     assert [len(body["joins"]) for _, _, body, _ in service.sent] == [500, 500, 200]
     assert [n for n, error in enumerate(results) if error is not None] == [0, 400, 800]
     assert service.sent[0][2]["joins"][1] == {"type": "a", "set": "AA", "client": "1"}
@@ -71,7 +75,7 @@ def test_joins_go_500_a_call_and_every_one_gets_its_result() -> None:
 def test_an_empty_list_of_joins_makes_no_call() -> None:
     service = Service(lambda _: {})
     assert Client(service).batch_join([]) == []
-    Client(service).join_all([])
+    Client(service).join_many([])
     assert service.sent == []
 
 
@@ -119,7 +123,7 @@ def test_an_empty_query_makes_no_call() -> None:
 def test_an_error_of_the_service_has_its_code_message_and_retry_after() -> None:
     client = Client(Service(lambda _: BUSY, 503, {"retry-after": "2"}))
     with pytest.raises(RefusedError) as found:
-        client.join("fledge", "AA", "1")
+        client.join("fledge", A, "1")
     error = found.value
     assert (error.code, error.status, error.message) == (503, "UNAVAILABLE", "the service cannot do this now")
     assert error.retry_after == 2
@@ -131,32 +135,77 @@ def test_an_error_of_the_service_has_its_code_message_and_retry_after() -> None:
 @pytest.mark.parametrize("headers", [{}, {"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}])
 def test_a_retry_after_without_seconds_gives_no_seconds(headers: Headers) -> None:
     with pytest.raises(RefusedError) as found:
-        Client(Service(lambda _: BUSY, 503, headers)).types()
+        Client(Service(lambda _: BUSY, 503, headers)).type("a")
     assert found.value.retry_after is None
 
 
 @pytest.mark.parametrize(
     ("told", "message"),
     [
-        ({"message": "Forbidden"}, "GET /v1/types: 403: Forbidden"),
-        (b"<html>", "GET /v1/types: 403: no reason given"),
-        ([], "GET /v1/types: 403: no reason given"),
+        ({"message": "Forbidden"}, "GET /v1/types/a: 403: Forbidden"),
+        (b"<html>", "GET /v1/types/a: 403: no reason given"),
+        ([], "GET /v1/types/a: 403: no reason given"),
     ],
 )
 def test_an_error_of_the_gateway_has_no_status_name(told: Any, message: str) -> None:
     with pytest.raises(RefusedError) as found:
-        Client(Service(lambda _: told, 403)).types()
+        Client(Service(lambda _: told, 403)).type("a")
     assert (found.value.code, found.value.status, str(found.value)) == (403, None, message)
 
 
 def test_a_batch_refused_in_part_says_which_joins_and_when_to_repeat_them() -> None:
     service = Service(lambda _: {"results": [{}, BAD, {}, BUSY]}, headers={"Retry-After": "1"})
     with pytest.raises(PartlyRefusedError, match=r"2 of 4 joins were refused, first number 1: .* 400 INVALID_ARG") as e:
-        Client(service).join_all([Join("a", "AA", str(n)) for n in range(4)])
+        Client(service).join_many([Join("a", A, str(n)) for n in range(4)])
     assert {n: (error.code, error.retry_after) for n, error in e.value.refused.items()} == {1: (400, None), 3: (503, 1)}
 
 
 # What is no answer of this API
+
+
+def test_an_answer_with_an_unknown_field_or_a_set_that_was_not_asked_is_unexpected() -> None:
+    good = {"kAnonymousSets": [{"type": "a", "hashes": ["AA"]}], "step": 1, "nextUpdate": ""}
+    assert Client(Service(lambda _: good)).query([("a", "AA")]).k_anonymous == {("a", "AA")}
+    for call in (lambda client: client.query([("a", "AB")]), lambda client: client.query([("b", "AA")])):
+        with pytest.raises(UnexpectedAnswerError, match="a set that was not asked"):
+            call(Client(Service(lambda _: good)))
+    with pytest.raises(UnexpectedAnswerError, match="unknown field 'stepp'"):
+        Client(Service(lambda _: good | {"stepp": 1})).query([("a", "AA")])
+    with pytest.raises(UnexpectedAnswerError, match="unknown field 'later'"):
+        Client(Service(lambda _: {"later": True})).join("a", A, "1")
+
+
+def test_an_unknown_type_is_an_error_that_names_the_nearest_one() -> None:
+    service = Service(lambda _: {})
+    client = Client(service)
+    for call in (
+        lambda: client.join("fledgee", "v", "1"),
+        lambda: client.join_many([Join("a", "v", "1"), Join("fledgee", "v", "1")]),
+        lambda: client.is_shared("fledgee", ["v"]),
+    ):
+        with pytest.raises(UnknownTypeError, match="the service has no type 'fledgee': did you mean 'fledge'"):
+            call()
+    assert service.sent == []
+    told = {"kAnonymousSets": [], "unknownTypes": ["fledgee"], "step": None, "nextUpdate": ""}
+    with pytest.raises(UnknownTypeError, match="'fledgee'"):
+        Client(Service(lambda _: told)).query([("fledgee", "AA")])
+
+
+def test_a_type_that_a_deployment_adds_is_found_a_minute_later() -> None:
+    service = Service(lambda _: {})
+    client, seconds = Client(service), [0.0]
+    client._calls.clock = lambda: seconds[0]
+    client.join("a", A, "1")
+    service.types = {"types": [*TYPES["types"], {"type": "new", "period": 60}]}
+    with pytest.raises(UnknownTypeError, match="it has 'a', 'b', 'fledge'"):
+        client.join("new", A, "1")
+    seconds[0] = 60.0
+    client.join("new", A, "1")
+
+
+def test_a_single_text_is_no_list_of_values() -> None:
+    with pytest.raises(TypeError, match="put a single one into brackets"):
+        Client(Service(lambda _: {})).is_shared("a", "abc")
 
 
 @pytest.mark.parametrize("told", [b"", b"<html>", b"\xff", [], "text", None])
@@ -168,7 +217,6 @@ def test_an_answer_that_is_not_a_json_object_is_unexpected(told: Any) -> None:
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda client: client.types(), {"types": {}}),
         (lambda client: client.status("a", "AA"), {"kAnonymous": "no", "step": 1, "nextUpdate": ""}),
         (lambda client: client.status("a", "AA"), {"kAnonymous": True, "step": 1}),
         (lambda client: client.status("a", "AA"), {"kAnonymous": True, "step": "1", "nextUpdate": ""}),
@@ -176,9 +224,9 @@ def test_an_answer_that_is_not_a_json_object_is_unexpected(told: Any) -> None:
         (lambda client: client.query([("a", "AA")]), {"kAnonymousSets": ["AA"], "step": 1}),
         (lambda client: client.query([("a", "AA")]), {"kAnonymousSets": [{"type": "a"}], "step": 1}),
         (lambda client: client.query([("a", "AA")]), {"kAnonymousSets": [], "step": "1"}),
-        (lambda client: client.join_all([Join("a", "AA", "1")]), {"results": []}),
-        (lambda client: client.join_all([Join("a", "AA", "1")]), {"results": [None]}),
-        (lambda client: client.join_all([Join("a", "AA", "1")]), {"results": [{"error": "no"}]}),
+        (lambda client: client.join_many([Join("a", A, "1")]), {"results": []}),
+        (lambda client: client.join_many([Join("a", A, "1")]), {"results": [None]}),
+        (lambda client: client.join_many([Join("a", A, "1")]), {"results": [{"error": "no"}]}),
     ],
 )
 def test_an_answer_without_its_fields_is_unexpected(call: Callable[[Client], Any], told: Any) -> None:
@@ -196,9 +244,9 @@ def test_every_call_works_on_the_local_stack(stack: Stack) -> None:
     with pytest.raises(RefusedError, match="404 NOT_FOUND"):
         client.type("unknown")
     client.join("fledge", SETS[0], 7)
-    client.join_all(Join("fledge", SETS[1], f"client-{n}") for n in range(120))
+    client.join_many(Join("fledge", SETS[1], f"client-{n}") for n in range(120))
     with pytest.raises(PartlyRefusedError, match=r"1 of 2 joins were refused, first number 1: .*base64"):
-        client.join_all([Join("fledge", SETS[0], "a"), Join("fledge", "?", "a")])
+        client.join_many([Join("fledge", SETS[0], "a"), Join("fledge", SetId("?"), "a")])
     stack.advance(2 * 3600)
     sets = [("fledge", set_) for set_ in SETS]
     asked = client.query(sets)

@@ -1,23 +1,30 @@
 """The kept connection, over real sockets."""
 
+import asyncio
 import contextlib
+import os
 import socket
 import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import httpx2
 import pytest
 
-from kanon.client import Client, Connection, Headers, NoAnswerError
+from kanon.client import Bearer, Client, Connection, Headers, NoAnswerError
+from kanon.client.asynchronous import AsyncClient
 
 
-class Server(HTTPServer):
+class Server(ThreadingHTTPServer):
     """Counts connections and keeps requests; drops a connection after ``answers`` answers without saying so."""
 
     def __init__(self, answers: int) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.answers, self.connections = answers, 0
+        self.answers, self.connections, self.refusals = answers, 0, 0
         self.requests: list[tuple[str, str, bytes, dict[str, str]]] = []
         self.url = f"http://127.0.0.1:{self.server_port}"
 
@@ -39,7 +46,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.server.requests.append((self.command, self.path, body, headers))
-        self.send_response(200)
+        self.server.refusals -= 1
+        self.send_response(200 if self.server.refusals < 0 else 503)
         self.send_header("Content-Length", "13")
         self.end_headers()
         self.wfile.write(b'{"types": []}')
@@ -80,7 +88,7 @@ def test_a_connection_closed_between_calls_is_opened_again() -> None:
 
 def test_a_server_that_never_answers_is_called_once() -> None:
     with serving(answers=0) as server:
-        with Client(server.url) as client, pytest.raises(NoAnswerError):
+        with Client(server.url, deadline=0) as client, pytest.raises(NoAnswerError):
             client.types()
         assert server.connections == 1
 
@@ -95,11 +103,11 @@ def test_a_prefix_of_the_address_is_kept() -> None:
 def test_a_request_is_signed_as_it_is_sent() -> None:
     signed: list[tuple[str, str, bytes, Headers]] = []
 
-    def sign(method: str, url: str, body: bytes, headers: Headers) -> Headers:
+    def auth(method: str, url: str, body: bytes, headers: Headers) -> Headers:
         signed.append((method, url, body, headers))
         return {**headers, "Authorization": "signed"}
 
-    with serving() as server, contextlib.closing(Connection(server.url, sign=sign)) as connection:
+    with serving() as server, contextlib.closing(Connection(server.url, auth=auth)) as connection:
         Client(connection).call("POST", "/v1:query", {"sets": []})
         ((method, path, body, headers),) = server.requests
         assert signed == [(method, server.url + path, body, {"Content-Type": "application/json"})]
@@ -111,7 +119,7 @@ def test_a_refused_connection_says_what_to_check() -> None:
     with socket.socket() as bound:  # nobody listens, and nobody else is given the port
         bound.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-        with Client(url) as client, pytest.raises(NoAnswerError) as found:
+        with Client(url, deadline=0) as client, pytest.raises(NoAnswerError) as found:
             client.types()
     assert f"no answer from {url}" in str(found.value)
     assert "refused" in str(found.value)
@@ -129,7 +137,10 @@ def test_a_server_without_http_gives_no_answer() -> None:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with Client(f"http://127.0.0.1:{listening.getsockname()[1]}") as client, pytest.raises(NoAnswerError):
+        with (
+            Client(f"http://127.0.0.1:{listening.getsockname()[1]}", deadline=0) as client,
+            pytest.raises(NoAnswerError),
+        ):
             client.types()
         thread.join()
 
@@ -148,3 +159,161 @@ def test_a_service_that_is_too_slow_counts_as_no_answer() -> None:
 def test_text_that_is_not_an_address_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="is not an address of the service: give http"):
         Client(url)
+
+
+# Time, threads, forks and proxies
+
+
+def _ask(url: str) -> None:
+    with Client(url, deadline=0.2) as client:
+        client.types()
+
+
+def _ask_async(url: str) -> None:
+    async def ask() -> None:
+        async with AsyncClient(url, deadline=0.2) as client:
+            await client.types()
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("ask", [_ask, _ask_async])
+def test_an_answer_that_comes_too_slowly_ends_in_time(ask: Callable[[str], None]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def drip() -> None:
+            connection, _ = listening.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+                while not done.wait(0.01):
+                    connection.sendall(b"x")
+
+        done = threading.Event()
+        thread = threading.Thread(target=drip)
+        thread.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        began = time.monotonic()
+        with pytest.raises(NoAnswerError, match="no answer from"):
+            ask(url)
+        assert time.monotonic() - began < 5
+        done.set()
+        thread.join()
+
+
+def test_an_answer_that_is_cut_off_is_none() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def cut() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"types": []}')
+
+        thread = threading.Thread(target=cut)
+        thread.start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with Client(url, deadline=0) as client, pytest.raises(NoAnswerError, match="IncompleteRead"):
+            client.types()
+        thread.join()
+
+
+def test_a_call_is_repeated_over_a_socket_until_somebody_answers() -> None:
+    waits: list[float] = []
+    with serving() as server:
+        server.refusals = 2
+        with Client(server.url, sleep=waits.append) as client:
+            assert client.types() == []
+    assert len(waits) == 2
+    assert len(server.requests) == 3
+
+
+def test_threads_share_a_client() -> None:
+    with serving() as server, Client(server.url) as client, ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda _: client.types(), range(100))) == [[]] * 100
+        assert server.connections == 1
+
+
+def test_a_forked_process_opens_a_connection_of_its_own() -> None:
+    with serving() as server, Client(server.url) as client:
+        client.types()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # this process has threads
+            child = os.fork()
+        if not child:
+            os._exit(client.types() != [])
+        _, status = os.waitpid(child, 0)
+        assert client.types() == []
+        assert (status, server.connections, len(server.requests)) == (0, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("url", "places", "connected", "prefix", "headers"),
+    [
+        ("http://kanon.example/v", {"http": "http://u:p%40@proxy.example:3128"}, ("proxy.example", 3128),
+         "http://kanon.example/v", {"Proxy-Authorization": "Basic dTpwQA=="}),
+        ("https://kanon.example/v", {"https": "proxy.example:3128"}, ("proxy.example", 3128), "/v", {}),
+        ("https://kanon.example/v", {"http": "http://proxy.example:3128"}, ("kanon.example", 443), "/v", {}),
+        ("https://kanon.example/v", {"https": "proxy.example:1", "no": "kanon.example"}, ("kanon.example", 443),
+         "/v", {}),
+        ("http://127.0.0.1:8000", {"http": "http://proxy.example:3128"}, ("127.0.0.1", 8000), "", {}),
+    ],
+)  # fmt: skip
+def test_proxies_are_those_of_the_environment_and_this_machine_is_called_directly(
+    url: str,
+    places: dict[str, str],
+    connected: tuple[str, int],
+    prefix: str,
+    headers: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("http", "https", "no"):
+        monkeypatch.delenv(f"{name}_proxy", raising=False)
+        monkeypatch.delenv(f"{name.upper()}_PROXY", raising=False)
+    for name, value in places.items():
+        monkeypatch.setenv(f"{name}_proxy", value)
+    connection = Connection(url)
+    assert (connection._connection.host, connection._connection.port) == connected
+    assert (connection._prefix, connection._headers) == (prefix, headers)
+    tunnel = (connection._connection._tunnel_host or b"", connection._connection._tunnel_port)  # type: ignore[attr-defined]
+    assert (tunnel == ("kanon.example", 443)) == (url.startswith("https") and connected[0] == "proxy.example")
+
+
+# The same over httpx2
+
+
+def test_the_async_client_calls_over_one_connection_with_prefix_and_auth() -> None:
+    async def ask(url: str) -> list[object]:
+        async with AsyncClient(f"{url}/stage/", auth=Bearer("token")) as client:
+            return [await client.types(), await client.call("POST", "/v1:query", {"a": 1})]
+
+    with serving() as server:
+        assert asyncio.run(ask(server.url)) == [[], {"types": []}]
+        assert server.connections == 1
+    (_, get, _, _), (_, post, body, headers) = server.requests
+    assert (get, post, body) == ("/stage/v1/types", "/stage/v1:query", b'{"a": 1}')
+    assert (headers["authorization"], headers["content-type"]) == ("Bearer token", "application/json")
+
+
+def test_the_async_client_ends_at_its_deadline() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        began = time.monotonic()
+        with pytest.raises(NoAnswerError, match=f"no answer from {url}"):
+            _ask_async(url)
+        assert time.monotonic() - began < 5
+    with pytest.raises(NoAnswerError, match="no answer from"):
+        _ask_async(url)
+
+
+def test_the_async_client_does_not_close_a_foreign_http_client() -> None:
+    async def ask(url: str) -> object:
+        async with httpx2.AsyncClient() as http:
+            async with AsyncClient(url, http=http) as client:
+                await client.types()
+            return (await http.get(url)).status_code
+
+    with serving() as server:
+        assert asyncio.run(ask(server.url)) == 200
+    with pytest.raises(ValueError, match="is not an address"):
+        AsyncClient("127.0.0.1:8000")

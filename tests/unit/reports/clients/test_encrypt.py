@@ -1,17 +1,14 @@
 """Encryption on the device, public keys and sending."""
 
 import json
-import socket
-import threading
 from base64 import b64decode
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from uuid import UUID
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from kanon.reports.clients.encrypt import DAY, MAX_KEY_AGE, ClientReport, encrypt, usable_keys
-from kanon.reports.clients.sending import collector, outgoing, send
+from kanon.reports.clients.sending import outgoing
 from kanon.reports.payload import (
     Contribution,
     KeyDocumentError,
@@ -96,25 +93,6 @@ def test_keys_are_kept_for_a_day_at_most():
     assert usable_keys(None, 5, fetching((public_document(PRIVATE), 10**9))).until == 5 + MAX_KEY_AGE
 
 
-def test_a_report_that_is_sent_again_has_the_same_bytes():
-    sent, taken = [], [False, False, True]
-
-    def post(path, body):
-        sent.append((path, body))
-        return taken[len(sent) - 1]
-
-    pending = [outgoing(report(), encrypt(report(), KEYS))]
-    due = pending[0].scheduled
-    assert send(pending, due - 1, post) == pending
-    assert sent == []
-    for _ in range(3):
-        pending = send(pending, due, post)
-
-    assert pending == []
-    assert len(sent) == 3
-    assert len(set(sent)) == 1
-
-
 def test_the_body_is_what_browsers_send():
     encrypted = encrypt(report(), KEYS)
     body = json.loads(outgoing(report(), encrypted).body)
@@ -123,54 +101,3 @@ def test_the_body_is_what_browsers_send():
     assert body["shared_info"] == encrypted.shared_info
     (payload,) = body["aggregation_service_payloads"]
     assert (b64decode(payload["payload"]), payload["key_id"]) == (encrypted.payload, encrypted.key_id)
-
-
-def test_a_collector_accepts_a_report_by_answering_200():
-    got = []
-
-    class Collector(BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            got.append((self.path, self.headers["Content-Type"], body))
-            self.send_response(200 if len(got) > 1 else 503)
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Collector) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        post = collector(f"http://127.0.0.1:{server.server_port}")
-        answers = [post("/v1/reports", b"{}"), post("/v1/reports", b"{}")]
-        server.shutdown()
-        thread.join()
-
-    assert answers == [False, True]
-    assert got == [("/v1/reports", "application/json", b"{}")] * 2
-    assert not post("/v1/reports", b"{}")
-
-
-def test_a_collector_without_http_is_refused():
-    with pytest.raises(ValueError, match="https://"):
-        collector("file:///etc")
-
-
-def test_a_report_is_kept_if_the_answer_is_not_http():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(10)
-
-        def answer():
-            connection, _ = server.accept()
-            with connection:
-                request = b""
-                while not request.endswith(b"{}"):
-                    request += connection.recv(65_536)
-                connection.sendall(b"no HTTP at all\r\n\r\n")
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        taken = collector(f"http://127.0.0.1:{server.getsockname()[1]}")("/v1/reports", b"{}")
-        thread.join()
-
-    assert taken is False

@@ -1,0 +1,154 @@
+"""The client for ``async`` programs, over httpx2: the extra ``async``. Its calls are those of ``Client``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from kanon.client.answers import Answers, Join, Status
+from kanon.client.auth import Auth
+from kanon.client.calls import DEADLINE, HASHES_A_CALL, HASHES_A_SIGNED_CALL, Attempt, Calls, Steps
+from kanon.client.connection import TIMEOUT, HttpAnswer, address, no_answer
+from kanon.client.errors import NoAnswerError, RefusedError
+from kanon.client.values import Value
+
+try:
+    import anyio
+    import httpx2
+except ImportError as missing:
+    raise ImportError(f"{missing.name} is missing: pip install 'kanon-dp[async]'", name=missing.name) from missing
+
+if TYPE_CHECKING:
+    from kanon.reports.clients.sending import Outgoing
+    from kanon.reports.clients.windows import Windows
+
+_T = TypeVar("_T")
+
+
+class AsyncClient:
+    """``Client`` for asyncio and trio; arguments, results and errors are the same. Tasks may share it.
+
+    Args:
+        service: the address, ``https://host``.
+        auth: as for ``Client``.
+        deadline: as for ``Client``.
+        spread: as for ``Client``.
+        reports: as for ``Client``.
+        http: your own client, for example with another transport; it stays open.
+    """
+
+    def __init__(
+        self,
+        service: str,
+        *,
+        auth: Auth | None = None,
+        deadline: float = DEADLINE,
+        spread: float | None = None,
+        reports: Windows | None = None,
+        http: httpx2.AsyncClient | None = None,
+    ) -> None:
+        address(service)
+        self._url, self._auth = service.rstrip("/"), auth
+        self._http, self._own = http or httpx2.AsyncClient(), http is None
+        self._calls = Calls(deadline, spread, reports)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._own:
+            await self._http.aclose()
+
+    async def join(self, type_: str, value: Value, client: str | int) -> None:
+        """``Client.join``."""
+        await self._run(self._calls.join(type_, value, client))
+
+    async def join_many(self, joins: Iterable[Join]) -> None:
+        """``Client.join_many``."""
+        await self._run(self._calls.join_many(joins))
+
+    async def is_shared(self, type_: str, values: Iterable[Value]) -> frozenset[Value]:
+        """``Client.is_shared``."""
+        return await self._run(self._calls.is_shared(type_, values))
+
+    def known(self, type_: str, value: Value) -> bool | None:
+        """``Client.known``."""
+        return self._calls.known(type_, value)
+
+    async def contribute(self, value: Value, amount: int) -> bool:
+        """``Client.contribute``."""
+        return await self._run(self._calls.contribute(value, amount))
+
+    async def seal(self, value: Value, amount: int) -> tuple[Outgoing, bool]:
+        """``Client.seal``."""
+        return await self._run(self._calls.seal(value, amount))
+
+    async def send(self, report: Outgoing) -> None:
+        """``Client.send``."""
+        await self._run(self._calls.send(report))
+
+    async def send_due(self, pending: Iterable[Outgoing], now: int) -> list[Outgoing]:
+        """``Client.send_due``."""
+        return await self._run(self._calls.send_due(pending, now))
+
+    async def batch_join(self, joins: Iterable[Join]) -> list[RefusedError | None]:
+        """``Client.batch_join``."""
+        return await self._run(self._calls.batch_join(joins))
+
+    async def query(self, sets: Iterable[tuple[str, str]]) -> Answers:
+        """``Client.query``."""
+        return await self._run(self._calls.query("/v1:query", "setsForType", sets, HASHES_A_CALL))
+
+    async def batch_query(self, sets: Iterable[tuple[str, str]]) -> Answers:
+        """``Client.batch_query``."""
+        return await self._run(self._calls.query("/v1:batchQuery", "setsForType", sets, HASHES_A_SIGNED_CALL))
+
+    async def status(self, type_: str, set_: str) -> Status:
+        """``Client.status``."""
+        return await self._run(self._calls.status(type_, set_))
+
+    async def types(self) -> list[dict[str, Any]]:
+        """``Client.types``."""
+        return await self._run(self._calls.types())
+
+    async def type(self, name: str) -> dict[str, Any]:
+        """``Client.type``."""
+        return await self._run(self._calls.type(name))
+
+    async def call(self, method: str, path: str, body: object = None) -> dict[str, Any]:
+        """``Client.call``."""
+        return await self._run(self._calls.call(method, path, body))
+
+    async def _run(self, steps: Steps[_T]) -> _T:
+        try:
+            attempt = next(steps)
+            while True:
+                try:
+                    reply = await self._try(attempt)
+                except NoAnswerError as error:
+                    attempt = steps.throw(error)
+                else:
+                    attempt = steps.send(reply)
+        except StopIteration as done:
+            result: _T = done.value
+            return result
+
+    async def _try(self, attempt: Attempt) -> HttpAnswer:
+        if attempt.after:
+            await anyio.sleep(attempt.after)
+        asked, url = attempt.request, self._url + attempt.request.path
+        headers = asked.headers if self._auth is None else self._auth(asked.method, url, asked.body, asked.headers)
+        seconds = TIMEOUT if attempt.within is None else min(attempt.within, TIMEOUT)
+        try:
+            with anyio.fail_after(seconds):
+                reply = await self._http.request(
+                    asked.method, url, content=asked.body or None, headers=headers, timeout=seconds,
+                    follow_redirects=False,
+                )  # fmt: skip
+        except (TimeoutError, OSError, httpx2.HTTPError) as error:
+            raise no_answer(self._url, error) from error
+        return HttpAnswer(reply.status_code, reply.headers.multi_items(), reply.content)

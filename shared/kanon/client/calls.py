@@ -1,0 +1,293 @@
+"""What the clients do, without input and output.
+
+A call is a generator: it yields each ``Attempt`` and is sent its answer, or the ``NoAnswerError`` of it. Clients with
+and without ``async`` run the same generators.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import quote
+
+from kanon.client import answers, waiting
+from kanon.client.answers import Answers, Join, Request, Status, request
+from kanon.client.connection import Reply
+from kanon.client.errors import ApiError, NoAnswerError, PartlyRefusedError, RefusedError, UnknownTypeError
+from kanon.client.values import SetId, Value, bucket_of, value_id
+
+if TYPE_CHECKING:
+    from kanon.reports.clients.encrypt import CachedKeys
+    from kanon.reports.clients.sending import Outgoing
+    from kanon.reports.clients.windows import Device, Windows
+
+JOINS_A_CALL = 500
+HASHES_A_CALL = 100
+"""The default limit of hashes in a query without a signature."""
+HASHES_A_SIGNED_CALL = 1000
+DEADLINE = 30.0
+"""Seconds for one call of the API, its repetitions included."""
+TYPES_KEPT = 60.0
+"""Seconds before an unknown type makes a client ask for the types again."""
+MOST_KEPT = 100_000
+"""Kept answers; the oldest ones go first."""
+PUBLIC_KEYS = "/.well-known/aggregation-service/v1/public-keys"
+
+_T = TypeVar("_T")
+_LOCK = threading.Lock()
+"""Held while a state changes, never during a request: one for all clients, which a fork finds free."""
+os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
+
+
+class Attempt(NamedTuple):
+    """Send this request after so many seconds, and wait at most ``within`` seconds; None: as long as usual."""
+
+    request: Request
+    after: float
+    within: float | None
+
+
+Steps = Generator[Attempt, Reply, _T]
+
+
+@dataclass
+class Calls:
+    """The state of a client, and its calls.
+
+    Attributes:
+        deadline: seconds for one call of the API with its repetitions; 0: no call is repeated.
+        spread: the largest number of seconds that an answer is kept beyond ``nextUpdate``; None: a tenth of a step.
+        reports: the parameters of ``contribute``.
+        clock: seconds that never go back.
+        now: unix seconds.
+        random: uniform in [0, 1).
+    """
+
+    deadline: float = DEADLINE
+    spread: float | None = None
+    reports: Windows | None = None
+    clock: Callable[[], float] = time.monotonic
+    now: Callable[[], float] = time.time
+    random: Callable[[], float] = random.random
+    _types: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _types_until: float | None = None
+    _kept: dict[tuple[str, SetId], tuple[bool, float]] = field(default_factory=dict)
+    _keys: CachedKeys | None = None
+    _device: Device[None] | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.deadline >= 0 and (self.spread is None or self.spread >= 0)):
+            raise ValueError("deadline and spread are seconds: give 0 or more")
+
+    # Joining
+
+    def join(self, type_: str, value: Value, client: str | int) -> Steps[None]:
+        """Join the set of a value as one client."""
+        yield from self._described(type_)
+        asked = answers.join_request(type_, value, client)
+        answers.read_nothing(asked, (yield from self._answered(asked)))
+
+    def join_many(self, joins: Iterable[Join]) -> Steps[None]:
+        """Send joins, 500 per call."""
+        joins = list(joins)
+        for type_ in {join.type for join in joins}:
+            yield from self._described(type_)
+        results = yield from self.batch_join(joins)
+        if refused := {n: error for n, error in enumerate(results) if error is not None}:
+            raise PartlyRefusedError(refused, len(results))
+
+    def batch_join(self, joins: Iterable[Join]) -> Steps[list[RefusedError | None]]:
+        """The result of each join; those that the service could not log are repeated."""
+        results: list[RefusedError | None] = []
+        for some in _groups(joins, JOINS_A_CALL):
+            results += yield from self._batch([answers.batch_entry(join) for join in some])
+        return results
+
+    def _batch(self, entries: Sequence[object]) -> Steps[list[RefusedError | None]]:
+        results: dict[int, RefusedError | None] = {}
+        left = list(range(len(entries)))
+        end, failed, after = self.clock() + self.deadline, 0, 0.0
+        while left:
+            asked = request("POST", "/v1:batchJoin", {"joins": [entries[n] for n in left]})
+            reply = yield from self._answered(asked, end, after)
+            results.update(zip(left, answers.read_batch(asked, reply, len(left)), strict=True))
+            left = [n for n in left if (error := results[n]) is not None and error.code == 503]
+            failed += 1
+            after = waiting.wait(failed, self.random(), waiting.retry_after(reply.headers))
+            if self.clock() + after >= end:
+                break
+        return [results[n] for n in range(len(entries))]
+
+    # Querying
+
+    def is_shared(self, type_: str, values: Iterable[Value]) -> Steps[frozenset[Value]]:
+        """Those of the values that the crowd shares, from kept answers where there are any."""
+        if isinstance(values, str | bytes):
+            raise TypeError("is_shared takes a list of values: put a single one into brackets")
+        ids = {value: value_id(value) for value in values}
+        described = yield from self._described(type_)
+        spread = described["period"] / 10 if self.spread is None else self.spread
+        found = {id_: self.known(type_, id_) for id_ in ids.values()}
+        for some in _groups((id_ for id_, shared in found.items() if shared is None), HASHES_A_CALL):
+            asked = request("POST", "/v1:query", {"setsForType": [{"type": type_, "hashes": some}]})
+            reply = yield from self._answered(asked)
+            true, _, unknown = answers.read_query(asked, reply, {type_: some})
+            if unknown:
+                raise UnknownTypeError(type_, self._types.keys() - {type_})
+            found |= {id_: (type_, id_) in true for id_ in some}
+            self._keep(type_, {id_: bool(found[id_]) for id_ in some}, reply, spread)
+        return frozenset(value for value, id_ in ids.items() if found[id_])
+
+    def known(self, type_: str, value: Value) -> bool | None:
+        """The kept answer for a value; None if there is none that still holds."""
+        shared, until = self._kept.get((type_, value_id(value)), (None, 0.0))
+        return shared if self.clock() < until else None
+
+    def _keep(self, type_: str, found: dict[SetId, bool], reply: Reply, spread: float) -> None:
+        """Keep answers until the next update, and all of one answer for the same random time longer."""
+        ages = waiting.ages(reply.headers)
+        if ages is None:
+            return
+        until = self.clock() + waiting.kept(*ages, spread, self.random())
+        with _LOCK:
+            for id_, shared in found.items():
+                self._kept.pop((type_, id_), None)
+                self._kept[type_, id_] = shared, until
+            for oldest in list(islice(self._kept, max(0, len(self._kept) - MOST_KEPT))):
+                del self._kept[oldest]
+
+    def query(self, path: str, name: str, sets: Iterable[tuple[str, str]], at_once: int) -> Steps[Answers]:
+        """Which of these sets, given as (type, set), are k-anonymous."""
+        true: set[answers.Place] = set()
+        steps: list[int | None] = []
+        for some in _groups(sets, at_once):
+            by_type: dict[str, list[str]] = defaultdict(list)
+            for type_, set_ in some:
+                by_type[type_].append(set_)
+            asked = request("POST", path, {name: [{"type": t, "hashes": hashes} for t, hashes in by_type.items()]})
+            reply = yield from self._answered(asked)
+            found, step, unknown = answers.read_query(asked, reply, by_type)
+            if unknown:
+                raise UnknownTypeError(unknown[0], [type_["type"] for type_ in (yield from self.types())])
+            true |= found
+            steps.append(step)
+        return Answers(frozenset(true), answers.earliest(steps))
+
+    def status(self, type_: str, set_: str) -> Steps[Status]:
+        """Whether one set is k-anonymous."""
+        asked = request("GET", answers.path_of(type_, set_))
+        return answers.read_status(asked, (yield from self._answered(asked)))
+
+    # Types
+
+    def types(self) -> Steps[list[dict[str, Any]]]:
+        """The types and their guarantees."""
+        asked = request("GET", "/v1/types")
+        return answers.read_types(asked, (yield from self._answered(asked)))
+
+    def type(self, name: str) -> Steps[dict[str, Any]]:
+        """One type."""
+        return (yield from self.call("GET", f"/v1/types/{quote(name, safe='')}"))
+
+    def _described(self, name: str) -> Steps[dict[str, Any]]:
+        """The description of a type, asked for once."""
+        if name not in self._types and (self._types_until is None or self.clock() >= self._types_until):
+            self._types = {type_["type"]: type_ for type_ in (yield from self.types())}
+            self._types_until = self.clock() + TYPES_KEPT
+        if name not in self._types:
+            raise UnknownTypeError(name, self._types)
+        return self._types[name]
+
+    # Reports
+
+    def contribute(self, value: Value, amount: int) -> Steps[bool]:
+        """Encrypt a contribution and send it."""
+        report, fits = yield from self.seal(value, amount)
+        yield from self.send(report)
+        return fits
+
+    def seal(self, value: Value, amount: int) -> Steps[tuple[Outgoing, bool]]:
+        """The report of a contribution, and whether the contribution fits the budget of its window."""
+        parameters = self.check_reports()
+        from kanon.client import reporting
+
+        now = int(self.now() * 1000)
+        if self._keys is None or now >= self._keys.until:
+            asked = request("GET", PUBLIC_KEYS)
+            reply = yield from self._answered(asked)
+            answers.read_object(asked, reply)
+            with answers.reading(asked):
+                self._keys = reporting.keys_of(reply, now)
+        with _LOCK:
+            self._device, report = reporting.contribution_of(parameters, self._device, now, bucket_of(value), amount)
+        return reporting.sealed(report, self._keys), bool(report.contributions) or amount == 0
+
+    def check_reports(self) -> Windows:
+        """The parameters of reports, if it can encrypt them."""
+        from kanon.client import reporting  # noqa: F401, its error names the extra
+
+        if self.reports is None:
+            raise ValueError("this client sends no reports: give it reports=Windows('https://your.origin')")
+        return self.reports
+
+    def send(self, report: Outgoing) -> Steps[None]:
+        """Send a report; the same bytes again until it is accepted."""
+        asked = Request("POST", report.path, report.body)
+        answers.read_nothing(asked, (yield from self._answered(asked)))
+
+    def send_due(self, pending: Iterable[Outgoing], now: int) -> Steps[list[Outgoing]]:
+        """Send the due reports; returns those to keep. Without an answer to one, no other one is tried."""
+        kept: list[Outgoing] = []
+        answered = True
+        for report in pending:
+            if report.scheduled > now or not answered:
+                kept.append(report)
+                continue
+            try:
+                yield from self.send(report)
+            except ApiError as error:
+                kept.append(report)
+                answered = not isinstance(error, NoAnswerError)
+        return kept
+
+    # Any call
+
+    def call(self, method: str, path: str, body: object = None) -> Steps[dict[str, Any]]:
+        """Any call of the API; only those with GET are repeated."""
+        asked = request(method, path, body)
+        end = None if method == "GET" else self.clock()
+        return answers.read_object(asked, (yield from self._answered(asked, end)))
+
+    def _answered(self, asked: Request, end: float | None = None, after: float = 0.0) -> Steps[Reply]:
+        """The answer to a request, which is repeated until ``end``; without one until the deadline."""
+        end = self.clock() + self.deadline if end is None else end
+        failed = 0
+        while True:
+            reply, error = None, None
+            remaining = end - self.clock() - after
+            try:
+                reply = yield Attempt(asked, after, remaining if remaining > 0 else None)
+            except NoAnswerError as no_answer:
+                error = no_answer
+            if reply is not None and reply.status not in waiting.REPEATED:
+                return reply
+            failed += 1
+            after = waiting.wait(failed, self.random(), None if reply is None else waiting.retry_after(reply.headers))
+            if self.clock() + after >= end:
+                if reply is None:
+                    assert error is not None
+                    raise error
+                return reply
+
+
+def _groups(values: Iterable[_T], size: int) -> Iterator[Sequence[_T]]:
+    remaining = iter(values)
+    while group := list(islice(remaining, size)):
+        yield group

@@ -1,0 +1,56 @@
+"""When a call is repeated, and how long an answer is kept: pure functions of what the service said and a random number.
+
+Random numbers are uniform in [0, 1). ``clients/vectors.json`` has vectors for both functions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+REPEATED = frozenset({429, 500, 502, 503, 504})
+"""Statuses after which the same request may succeed."""
+LONGEST = 30.0
+"""Seconds; the range of the jitter ends here, but not what ``Retry-After`` asks for."""
+
+Headers = Iterable[tuple[str, str]]
+
+
+def wait(failed: int, random: float, retry_after: int | None) -> float:
+    """Seconds to wait after the given number of failed attempts.
+
+    Full jitter: a uniform part of a range that starts at one second and doubles. It comes on top of ``Retry-After``.
+
+    >>> [wait(failed, 0.5, None) for failed in (1, 2, 3, 20)], wait(1, 0.5, 7)
+    ([0.5, 1.0, 2.0, 15.0], 7.5)
+    """
+    return (retry_after or 0) + random * min(LONGEST, 2.0 ** min(failed - 1, 10))
+
+
+def kept(max_age: int, age: int, spread: float, random: float) -> float:
+    """Seconds for which an answer is kept: until the next update, and a random part of ``spread`` longer.
+
+    Without the second part all clients would ask in the same second.
+
+    >>> kept(1800, 600, spread=360, random=0.25)
+    1290.0
+    """
+    return max(0, max_age - age) + random * spread
+
+
+def retry_after(headers: Headers) -> int | None:
+    """The seconds of ``Retry-After``; None without it, and for its form with a date."""
+    text = header(headers, "retry-after")
+    return int(text) if text.isdecimal() else None
+
+
+def ages(headers: Headers) -> tuple[int, int] | None:
+    """``max-age`` of ``Cache-Control`` and ``Age``, in seconds; None if the answer may not be kept."""
+    found = re.search(r"\bmax-age=(\d+)", header(headers, "cache-control"))
+    age = header(headers, "age")
+    return (int(found[1]), int(age) if age.isdecimal() else 0) if found else None
+
+
+def header(headers: Headers, name: str) -> str:
+    """The first header of a name in lower case, or an empty text."""
+    return next((value.strip() for key, value in headers if key.lower() == name), "")

@@ -1,0 +1,142 @@
+"""Contributions leave encrypted, within their budget, and every attempt has the same bytes."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from kanon.client import Background, Client, HttpAnswer, NoAnswerError, UnexpectedAnswerError, bucket_of
+from kanon.reports.clients.windows import Windows
+from kanon.reports.payload import decode, open_sealed, public_document
+from tests.unit.reports import made
+
+KEY = X25519PrivateKey.from_private_bytes(bytes(range(32)))
+DOCUMENT = public_document({made.KEY_ID: KEY})
+WINDOWS = Windows("https://shop.example", contribution_bound=100)
+
+
+class Collector:
+    """Publishes a key and keeps reports; the first attempts of each find nobody."""
+
+    def __init__(self, failures: int = 0, document: str = DOCUMENT) -> None:
+        self.failures, self.document, self.max_age = failures, document, 600
+        self.attempts: list[bytes] = []
+        self.refused: bytes | None = None
+        self.keys = 0
+
+    def __call__(self, method: str, path: str, body: bytes, headers: Any) -> HttpAnswer:
+        if method == "GET":
+            self.keys += 1
+            return HttpAnswer(200, [("Cache-Control", f"public, max-age={self.max_age}")], self.document.encode())
+        assert (method, path, headers) == ("POST", "/v1/reports", {"Content-Type": "application/json"})
+        self.attempts.append(body)
+        if len(self.attempts) <= self.failures:
+            raise NoAnswerError("down")
+        if body == self.refused:
+            return HttpAnswer(400, [], b"{}")
+        return HttpAnswer(200, [], b"{}")
+
+    def opened(self) -> list[tuple[int, int]]:
+        """The pairs of the last report that are not padding."""
+        report = json.loads(self.attempts[-1])
+        (payload,) = report["aggregation_service_payloads"]
+        clear = decode(open_sealed(base64.b64decode(payload["payload"]), KEY, report["shared_info"]))
+        return [(pair.bucket, pair.value) for pair in clear.contributions if pair.value]
+
+
+def client_of(collector: Collector, **options: Any) -> Client:
+    return Client(collector, reports=WINDOWS, sleep=lambda _: None, **options)
+
+
+def test_a_contribution_arrives_encrypted_with_the_key_of_its_value() -> None:
+    collector = Collector()
+    assert client_of(collector).contribute("a value", 7) is True
+    assert collector.opened() == [(bucket_of("a value"), 7)]
+    info = json.loads(json.loads(collector.attempts[0])["shared_info"])
+    assert (info["api"], info["reporting_origin"]) == ("kanon", "https://shop.example")
+
+
+def test_every_attempt_sends_the_same_bytes_and_two_reports_have_two_ids() -> None:
+    collector = Collector(failures=3)
+    client = client_of(collector, deadline=1000.0)
+    client.contribute("v", 1)
+    assert len(collector.attempts) == 4
+    assert len(set(collector.attempts)) == 1
+    client.contribute("v", 1)
+    ids = {json.loads(json.loads(body)["shared_info"])["report_id"] for body in collector.attempts}
+    assert len(ids) == 2
+
+
+def test_the_sender_repeats_the_same_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kanon.client.background.waiting.wait", lambda *_: 0.001)
+    collector = Collector(failures=3)
+    with Background(client_of(collector)) as background:
+        assert background.contribute("v", 1)
+        assert background.flush(10)
+    assert (len(collector.attempts), len(set(collector.attempts))) == (4, 1)
+
+
+def test_what_exceeds_the_budget_of_the_window_is_an_empty_report_of_the_same_length() -> None:
+    collector = Collector()
+    client = client_of(collector)
+    client._calls.now = lambda: 1_800_000_000.0
+    assert [client.contribute("v", amount) for amount in (60, 41, 40)] == [True, False, True]
+    assert len({len(body) for body in collector.attempts}) == 1
+    client.contribute("v", 1)
+    assert collector.opened() == []
+    client._calls.now = lambda: 1_800_000_600.0  # the next window
+    assert client.contribute("v", 100) is True
+
+
+def test_public_keys_are_kept_for_their_max_age_and_no_longer() -> None:
+    collector = Collector()
+    client, now = client_of(collector), [1_800_000_000.0]
+    client._calls.now = lambda: now[0]
+    for after, fetched in ((0, 1), (599, 1), (1, 2)):
+        now[0] += after
+        client.contribute("v", 1)
+        assert collector.keys == fetched
+
+
+@pytest.mark.parametrize("document", ["", "[]", '{"keys": []}', '{"keys": [{"id": "x", "key": ""}]}'])
+def test_a_wrong_document_of_keys_is_unexpected(document: str) -> None:
+    collector = Collector(document=document)
+    with pytest.raises(UnexpectedAnswerError, match="public-keys"):
+        client_of(collector).contribute("v", 1)
+    assert collector.attempts == []
+
+
+@pytest.mark.parametrize("amount", [-1, 2**32])
+def test_an_amount_that_no_report_can_hold_is_refused(amount: int) -> None:
+    with pytest.raises(ValueError, match="0 to 4294967295"):
+        client_of(Collector()).contribute("v", amount)
+
+
+def test_a_client_without_an_origin_says_what_it_needs() -> None:
+    with pytest.raises(ValueError, match="give it reports=Windows"):
+        Client(Collector()).contribute("v", 1)
+
+
+def test_due_reports_are_sent_and_the_others_and_those_not_accepted_are_kept_unchanged() -> None:
+    collector = Collector(failures=2)
+    client = client_of(collector)
+    reports = [client.seal(f"v{n}", 1)[0] for n in range(3)]
+    due = reports[0].scheduled
+    assert client.send_due(reports, due - 1) == reports
+    assert collector.attempts == []
+    assert client.send_due(reports, due) == reports  # without an answer the others are not tried
+    assert collector.attempts == [reports[0].body]
+    assert client.send_due(reports, due) == reports
+    assert client.send_due(reports, due) == []
+    assert collector.attempts[2:] == [report.body for report in reports]
+
+
+def test_a_report_that_is_refused_does_not_keep_the_others_from_being_sent() -> None:
+    collector = Collector()
+    client = client_of(collector)
+    first, second = (client.seal(value, 1)[0] for value in "ab")
+    collector.refused = first.body
+    assert client.send_due([first, second], second.scheduled) == [first]
+    assert collector.attempts == [first.body, second.body]
