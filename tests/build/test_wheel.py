@@ -132,7 +132,7 @@ def test_the_wheel_holds_the_package_the_template_and_the_handlers_and_nothing_e
     assert not [name for name in files if name.endswith(".pyc")]
 
 
-@pytest.mark.parametrize("extras", ["", "aws", "desk", "reports", "local", "serve", "jwt", "async"])
+@pytest.mark.parametrize("extras", ["", "aws", "desk", "reports", "local", "serve", "jwt", "async", "opentelemetry"])
 def test_every_installed_package_is_pinned(installer: Installer, extras: str) -> None:
     found = {path.name for path in installer.environment(extras).path.glob("lib/python*/site-packages/*.dist-info")}
     names = {name.partition("-")[0].replace("_", "-").lower() for name in found}
@@ -201,6 +201,7 @@ def test_every_module_of_a_room_is_imported_with_the_extra_of_the_room_alone(
     [
         ("kanon.client.asynchronous", "async", "anyio"),
         ("kanon.client.reporting", "reports", ""),
+        ("kanon.opentelemetry", "opentelemetry", "opentelemetry"),
     ],
 )
 def test_a_module_of_an_extra_is_imported_with_it_and_names_it_without(
