@@ -15,6 +15,7 @@ from kanon.gate.mechanism.steps import step_at
 from kanon.gate.settings import JoinSettings
 from kanon.gate.storage.control import Control
 from kanon.gate.storage.step_log import StepLog
+from kanon.http.bodies import JOIN_BODIES
 from kanon.http.edge import handle, resolver
 from kanon.http.origin import edge_of
 from kanon.keys import fetch_secret
@@ -58,6 +59,6 @@ JoinRoutes(TYPES, joining, count).add_to(app)
 @metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Entry point."""
-    result = handle(app, event, context, logger, ORIGIN)
+    result = handle(app, event, context, logger, ORIGIN, JOIN_BODIES)
     metrics.add_metric("RequestsRejected", MetricUnit.Count, 400 <= result["statusCode"] < 500)
     return result

@@ -1527,6 +1527,8 @@ def deployments_reach_the_stage(document: Document) -> Problems:
     signed = ["content-type", "authorization", "x-amz-date", "x-amz-security-token", "x-amz-content-sha256"]
     if cors["AllowHeaders"] != signed:
         yield "pages cannot sign, or may send other headers"
+    if cors["ExposeHeaders"] != ["retry-after"]:
+        yield "pages do not see when to try again, or read other headers"
 
 
 NO_CACHE = "4135ea2d-6df8-44a3-9df3-4b5a84be39ad"

@@ -14,6 +14,7 @@ from kanon.cli.errors import local_errors
 from kanon.cli.options import OneType, TypesFile, json_of_file, own_types, refuse_unused, types_document
 from kanon.cli.screen import program, working
 from kanon.cli.serve_data import ONLY_DATA, Credentials, Place, serve_directory, usable
+from kanon.cors import Cors
 from kanon.serving.access import Auth
 
 if TYPE_CHECKING:
@@ -60,6 +61,10 @@ def serve(
     ] = None,
     issuer: Annotated[str | None, typer.Option(help="With --data: the claim iss of tokens.")] = None,
     audience: Annotated[str | None, typer.Option(help="With --data: the claim aud of tokens.")] = None,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="Pages that may call, as https://example.org; * for any. Repeatable."),
+    ] = None,
     parameters: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help='Without --data: JSON such as {"NoiseKeys": [...]}, "LogGenerations".'),
@@ -74,13 +79,21 @@ def serve(
 
     Example: kanon serve --data data --types types.json
     """
+    cors = _pages(cors_origin or [])
     if data is None:
         refuse_unused(context, ONLY_DATA, "without --data DIR: the rehearsal of the stack has its own")
-        _rehearse(port, _of_rehearsal(period), type_, types_file, parameters)
+        _rehearse(port, _of_rehearsal(period), type_, types_file, parameters, cors)
     else:
         refuse_unused(context, ("parameters",), "with --data: it is for the rehearsal, without --data")
         credentials = Credentials(join_auth, batch_auth, jwks, issuer, audience)
-        serve_directory(Place(data, host, port), period, types_document(type_, types_file), credentials)
+        serve_directory(Place(data, host, port, cors), period, types_document(type_, types_file), credentials)
+
+
+def _pages(origins: "list[str]") -> Cors:
+    try:
+        return Cors.of(origins)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--cors-origin") from None
 
 
 def _of_rehearsal(period: int | None) -> int:
@@ -91,13 +104,14 @@ def _of_rehearsal(period: int | None) -> int:
 
 
 def _rehearse(
-    port: int, period: int, type_: "list[str] | None", types_file: Path | None, parameters: Path | None
+    port: int, period: int, type_: "list[str] | None", types_file: Path | None, parameters: Path | None, cors: Cors
 ) -> None:
     """Run the whole stack on an emulator, in real time with short steps."""
 
     def wanted() -> "dict[str, str]":
         own = own_types(type_, types_file, period)
-        fixed = {**_timing(period), "Reports": "ON", **_parameters(parameters)}
+        pages = {"CorsOrigins": ",".join(sorted(cors.origins))}
+        fixed = {**_timing(period), "Reports": "ON", **pages, **_parameters(parameters)}
         return fixed | ({"Types": own.document} if own else {})
 
     first = wanted()

@@ -15,6 +15,7 @@ import typer
 
 from kanon.cli.errors import needs, one_line
 from kanon.cli.screen import program, warn
+from kanon.cors import Cors
 from kanon.errors import ConfigurationError, FingerprintMismatchError
 from kanon.serving.access import Access, Auth, Check
 
@@ -26,11 +27,12 @@ Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="Directory of 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a service keeps everything, and where it listens."""
+    """Where a service keeps everything, where it listens, and to pages of which origins."""
 
     data: Path
     host: str
     port: int
+    cors: Cors
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def serve_directory(place: Place, period: int | None, types: str | None, credent
             access = credentials.access(keys.has)
         stop = threading.Event()
         with usable(place.port, place.host):
-            running = Running(directory, access, place.host, place.port)
+            running = Running(directory, access, place.host, place.port, place.cors)
     except BaseException:
         directory.close()
         raise

@@ -14,6 +14,7 @@ from kanon.http.answers import ErrorAnswer, Problem, error_answer
 MOST_BODY_BYTES = 1 << 20
 MOST_RELAXED_CHARACTERS = 1 << 13
 JSON_ONLY = re.compile("application/json|")
+JSON_AS_TEXT = re.compile("application/json|text/plain|")
 ANY_JSON = re.compile(r"(application|text)/([\w.-]+\+)?(x-)?json|")
 
 
@@ -42,6 +43,9 @@ class Bodies:
 
 
 OWN_BODIES = Bodies()
+JOIN_BODIES = Bodies(media_types=JSON_AS_TEXT)
+"""A page sends text/plain without asking first (a preflight request). Joins that need a key or a token have a header
+for it, about which a browser asks in any case."""
 
 
 class RequestError(Error):

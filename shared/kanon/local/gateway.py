@@ -12,9 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
+from kanon.cors import Cors
 from kanon.local.template import ACCOUNT, Template, TemplateError, as_text
 
 PAYLOAD_LIMIT = 10 * 1024 * 1024  # bytes, the gateway's quota
+NO_PAGES = Cors()
+_OF_CORS = {"AllowOrigins", "AllowMethods", "AllowHeaders", "ExposeHeaders", "MaxAge"}
 _TEXT = re.compile(r"text/|application/(json|javascript|xml|[\w.-]+\+(json|xml))\s*(;|$)", re.IGNORECASE)
 _SEGMENT = re.compile(r"\{[\w.:-]+\}|[a-zA-Z0-9.:_-]+")
 
@@ -93,11 +96,12 @@ class Route:
 class Gateway:
     """The routes of a template and of its nested stacks."""
 
-    def __init__(self, routes: Sequence[Route]) -> None:
+    def __init__(self, routes: Sequence[Route], cors: Cors = NO_PAGES) -> None:
         for route in routes:
             for segment in route.segments:
                 if segment and not _SEGMENT.fullmatch(segment):
                     raise TemplateError(f"route {route.key!r}: API Gateway refuses the segment {segment!r}")
+        self.cors = cors
         self.routes = sorted(routes, key=lambda route: route.key.count("{"))  # most specific first
 
     @classmethod
@@ -116,7 +120,7 @@ class Gateway:
             if uri not in functions:
                 raise TemplateError(f"route {key!r}: no function has the address {uri}")
             routes.append(Route(key, functions[uri]))
-        return cls(routes)
+        return cls(routes, _cors(template))
 
     def find(self, request: Request) -> tuple[Route, dict[str, str]] | None:
         """The most specific route for a request, with its path parameters."""
@@ -126,6 +130,23 @@ class Gateway:
             if parameters is not None:
                 return route, parameters
         return None
+
+
+def _cors(template: Template) -> Cors:
+    """The pages that may call, as the template's API says."""
+    apis = [resource.properties for _, resource in template.every_resource("AWS::ApiGatewayV2::Api")]
+    given = next((api["CorsConfiguration"] for api in apis if "CorsConfiguration" in api), None)
+    if given is None:
+        return NO_PAGES
+    if unknown := given.keys() - _OF_CORS:
+        raise TemplateError(f"CorsConfiguration: {sorted(unknown)} cannot be rehearsed: use {sorted(_OF_CORS)}")
+    return Cors(
+        frozenset(given["AllowOrigins"]),
+        tuple(given["AllowMethods"]),
+        tuple(given["AllowHeaders"]),
+        tuple(given["ExposeHeaders"]),
+        int(given["MaxAge"]),
+    )
 
 
 def event(request: Request, route: Route, parameters: dict[str, str], now: float) -> dict[str, Any]:

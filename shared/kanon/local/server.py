@@ -11,30 +11,32 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 from waitress.server import create_server
 
-from kanon.local.gateway import PAYLOAD_LIMIT, GatewayResponse, Request, message
+from kanon.cors import Cors
+from kanon.local.gateway import NO_PAGES, PAYLOAD_LIMIT, GatewayResponse, Request, message
 
 Answer = Callable[[Request], GatewayResponse]
 OWN_NAMES = frozenset({"127.0.0.1", "localhost"})
 MOST_CONNECTIONS, IDLE_SECONDS = 100, 30
 """Open connections, and seconds after which one without a request in progress is closed."""
 WRONG_NAME = message(421, "this service answers to 127.0.0.1 and localhost only")
-FOREIGN = message(403, "this service takes no requests from pages of other sites")
+FOREIGN = message(403, "pages of this origin may not call: start the service with --cors-origin for it")
 _HOP_BY_HOP = {"connection", "content-length", "keep-alive", "transfer-encoding", "upgrade"}
 
 
 class Server:
-    """Serves ``answer`` on a port (0: a free one) in a thread until closed."""
+    """Serves ``answer`` on a port (0: a free one) in a thread until closed. Pages that ``cors`` allows may call."""
 
-    def __init__(self, answer: Answer, port: int = 0) -> None:
+    def __init__(self, answer: Answer, port: int = 0, cors: Cors = NO_PAGES) -> None:
         logging.getLogger("waitress").setLevel(logging.ERROR)  # hide its warning about queued requests
         server: Any = create_server(
-            _application(answer),
+            _application(_for_pages(answer, cors)),
             sockets=[_bound(port)],
             threads=8,
             max_request_body_size=PAYLOAD_LIMIT + 1024,
@@ -80,7 +82,7 @@ def _bound(port: int) -> socket.socket:
 
 def _application(answer: Answer) -> Callable[[dict[str, Any], Any], Iterable[bytes]]:
     def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        response = _refusal(environ) or answer(_request(environ))
+        response = WRONG_NAME if _has_wrong_name(environ) else answer(_request(environ))
         headers = [(k, v) for k, v in response.headers if k.lower() not in _HOP_BY_HOP]
         headers.append(("Content-Length", str(len(response.body))))
         start_response(f"{response.status} {http.client.responses.get(response.status, 'Unknown')}", headers)
@@ -89,13 +91,25 @@ def _application(answer: Answer) -> Callable[[dict[str, Any], Any], Iterable[byt
     return application
 
 
-def _refusal(environ: dict[str, Any]) -> GatewayResponse | None:
-    """The answer to a request that a page of another site may have sent. Other clients send no ``Origin``."""
-    if "HTTP_HOST" in environ and _name_of(f"//{environ['HTTP_HOST']}") not in OWN_NAMES:
-        return WRONG_NAME
-    if "HTTP_ORIGIN" in environ and _name_of(environ["HTTP_ORIGIN"]) not in OWN_NAMES:
-        return FOREIGN
-    return None
+def _has_wrong_name(environ: dict[str, Any]) -> bool:
+    return "HTTP_HOST" in environ and _name_of(f"//{environ['HTTP_HOST']}") not in OWN_NAMES
+
+
+def _for_pages(answer: Answer, cors: Cors) -> Answer:
+    """As the gateway answers pages: preflight requests itself. Unlike it, a page that may not call is refused."""
+
+    def answer_page(request: Request) -> GatewayResponse:
+        headers = dict(request.headers)
+        preflight = cors.preflight(request.method, headers)
+        if preflight is not None:
+            return GatewayResponse(204, list(preflight.items()))
+        origin = headers.get("origin")
+        if origin is not None and _name_of(origin) not in OWN_NAMES and not cors.allows(origin):
+            return FOREIGN
+        answered = answer(request)
+        return replace(answered, headers=[*answered.headers, *cors.answer(headers).items()])
+
+    return answer_page
 
 
 def _name_of(address: str) -> str | None:

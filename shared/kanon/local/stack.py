@@ -185,7 +185,7 @@ class Stack:
                 return gateway.GatewayResponse(200, [("content-type", "text/html; charset=utf-8")], self._start_page())
             return self.answer(request)
 
-        return Server(answer, port)
+        return Server(answer, port, self.gateway.cors)
 
     def _start_page(self) -> bytes:
         """Where to go from here. In AWS there is no page at this path."""

@@ -17,10 +17,12 @@ from waitress.channel import HTTPChannel
 from waitress.server import create_server
 from waitress.task import ErrorTask
 
+from kanon.cors import Cors
 from kanon.errors import kind_and_place
 from kanon.http.answers import ErrorAnswer, error_answer
 from kanon.http.bodies import MOST_BODY_BYTES
 
+NO_PAGES = Cors()
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
 """Takes an event and returns a result, both in format 2.0 of API Gateway."""
 THREADS = 16
@@ -37,6 +39,7 @@ TOO_LARGE = error_answer(413, f"the body is larger than {MOST_BODY_BYTES} bytes;
 HEADERS_TOO_LARGE = error_answer(400, f"the headers are larger than {MOST_HEADER_BYTES} bytes: send fewer")
 NOT_HTTP = error_answer(400, "the request is not HTTP/1.1 as this service reads it")
 UNFORESEEN = error_answer(500, "internal error; the operator has been notified")
+FOREIGN_PAGE = error_answer(403, "pages of this origin may not call: start the service with --cors-origin for it")
 
 
 class _Refusal(ErrorTask):
@@ -47,7 +50,10 @@ class _Refusal(ErrorTask):
         answer = {413: TOO_LARGE, 431: HEADERS_TOO_LARGE}.get(request.error.code, NOT_HTTP)
         body = _content(answer)
         self.status = _status_line(answer.error.code)
-        self.response_headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store")]
+        headers = {"origin": getattr(request, "headers", {}).get("ORIGIN", "")}
+        server: Any = self.channel.server
+        of_pages = server.cors.answer(headers).items()
+        self.response_headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store"), *of_pages]
         self.set_close_on_finish()
         self.content_length = len(body)
         self.write(body)
@@ -79,16 +85,19 @@ class Server:
         host: the address to listen on.
         port: 0 for any free one.
         failed: is told the kind and the place of an error that ``answer`` raised.
+        cors: the pages of other origins that may call.
 
     Raises:
         OSError: the address cannot be used.
     """
 
-    def __init__(self, answer: Answer, host: str, port: int, failed: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self, answer: Answer, host: str, port: int, failed: Callable[[dict[str, Any]], None], cors: Cors = NO_PAGES
+    ) -> None:
         logging.getLogger("waitress").setLevel(logging.CRITICAL + 1)  # it logs paths, which name sets
         bound = _bound(host, port)
         server: Any = create_server(
-            _application(answer, failed),
+            _application(_for_pages(answer, failed, cors)),
             sockets=[bound],
             _start=False,
             threads=THREADS,
@@ -104,7 +113,7 @@ class Server:
             log_socket_errors=False,
             ident=None,
         )
-        server.channel_class = _Channel
+        server.channel_class, server.cors = _Channel, cors
         server.accept_connections()
         self._server = server
         self.port = int(bound.getsockname()[1])
@@ -159,15 +168,34 @@ def _bound(host: str, port: int) -> socket.socket:
     return bound
 
 
-def _application(
-    answer: Answer, failed: Callable[[dict[str, Any]], None]
-) -> Callable[[dict[str, Any], Any], Iterable[bytes]]:
-    def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+def _for_pages(answer: Answer, failed: Callable[[dict[str, Any]], None], cors: Cors) -> Answer:
+    """An answer that never fails, and that tells a browser which pages may read it."""
+
+    def answer_page(event: dict[str, Any]) -> dict[str, Any]:
+        headers = event["headers"]
+        preflight = cors.preflight(event["requestContext"]["http"]["method"], headers)
+        if preflight is not None:
+            return {"statusCode": 204, "headers": preflight}
+        if cors.refuses(headers):
+            return _result(FOREIGN_PAGE)
         try:
-            status, headers, body = _response(answer(event_of(environ)))
+            result = answer(event)
         except Exception as error:  # noqa: BLE001, waitress would log it with the path
             failed(kind_and_place(error))
-            status, headers, body = 500, {"Content-Type": "application/json"}, _content(UNFORESEEN)
+            result = _result(UNFORESEEN)
+        return {**result, "headers": {**(result.get("headers") or {}), **cors.answer(headers)}}
+
+    return answer_page
+
+
+def _result(answer: ErrorAnswer) -> dict[str, Any]:
+    headers = {"Content-Type": "application/json", "Cache-Control": "no-store"}
+    return {"statusCode": answer.error.code, "headers": headers, "body": answer.model_dump_json()}
+
+
+def _application(answer: Answer) -> Callable[[dict[str, Any], Any], Iterable[bytes]]:
+    def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        status, headers, body = _response(answer(event_of(environ)))
         headers["Content-Length"] = str(len(body))
         start_response(_status_line(status), list(headers.items()))
         return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body]

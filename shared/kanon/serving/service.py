@@ -8,8 +8,10 @@ from aws_lambda_powertools import Logger
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
 
 from kanon import clock
+from kanon.cors import Cors
 from kanon.gate.join_routes import JoinRoutes
 from kanon.gate.query_routes import QueryRoutes
+from kanon.http.bodies import JOIN_BODIES, OWN_BODIES
 from kanon.http.edge import handle, resolver
 from kanon.serving.access import JOINS, METRICS, Access
 from kanon.serving.directory import Directory
@@ -35,10 +37,12 @@ class Service:
 
     def answer(self, event: dict[str, Any]) -> dict[str, Any]:
         """The answer to an event of API Gateway. Any thread may call it."""
-        result = handle(self._resolver(), event, None, self._logger, self._access)
         path = event["rawPath"]
+        of_join = JOINS.fullmatch(path) is not None
+        bodies = JOIN_BODIES if of_join else OWN_BODIES
+        result = handle(self._resolver(), event, None, self._logger, self._access, bodies)
         if path not in (HEALTH, METRICS):
-            self._measures.count_answer(result["statusCode"], of_join=JOINS.fullmatch(path) is not None)
+            self._measures.count_answer(result["statusCode"], of_join=of_join)
         if result["statusCode"] == 401:
             result["headers"]["WWW-Authenticate"] = "Bearer"
         return result
@@ -75,11 +79,11 @@ class Running:
         OSError: the address cannot be used.
     """
 
-    def __init__(self, directory: Directory, access: Access, host: str, port: int) -> None:
+    def __init__(self, directory: Directory, access: Access, host: str, port: int, cors: Cors) -> None:
         logger = Logger(service="kanon", level="INFO", use_rfc3339=True)
         self._directory, self._logger = directory, logger
         service = Service(directory, access, logger)
-        self._server = Server(service.answer, host, port, lambda found: logger.error("unexpected error", **found))
+        self._server = Server(service.answer, host, port, lambda found: logger.error("unexpected error", **found), cors)
         self.url = self._server.url
         self._stop = threading.Event()
         self._evaluation = start(service.evaluating, self._stop)

@@ -297,7 +297,7 @@ def test_a_wrong_field_is_400_and_named(edge: Edge, target: str, body: Any, fiel
 @pytest.mark.parametrize(
     ("body", "more", "code", "message"),
     [
-        (json.dumps(WHO), {"content_type": "text/plain"}, 415, "application/json"),
+        (json.dumps(WHO), {"content_type": "text/html"}, 415, "application/json"),
         (f"client={CLIENT}", {"content_type": "application/x-www-form-urlencoded"}, 415, "application/json"),
         (json.dumps(WHO), {"content_type": "multipart/form-data"}, 415, "application/json"),
         (CLIENT + "!", {"encoded": True}, 400, "UTF-8"),

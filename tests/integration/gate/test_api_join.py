@@ -52,6 +52,14 @@ def test_a_join_in_chromiums_form_is_accepted_with_the_set_in_its_path(edge: Edg
     assert logged(edge) == {row_key("fledge", ASDF, "short", b"2")}
 
 
+@pytest.mark.parametrize(("target", "status"), [("/v1/types/fledge/sets/asdf:join", 200), ("/v1:query", 415)])
+def test_only_a_join_may_come_as_plain_text_as_a_page_sends_it_without_asking(
+    edge: Edge, target: str, status: int
+) -> None:
+    result = edge.request("POST", target, '{"client": "1"}', content_type="text/plain;charset=UTF-8")
+    assert result.status == status
+
+
 def test_the_client_2_and_the_short_identifier_2_are_different_clients(edge: Edge) -> None:
     edge.post("/v1/types/fledge/sets/asdf:join", {"client": "2"})
     edge.post("/v1/types/fledge/sets/asdf:join", {"shortClientIdentifier": 2})

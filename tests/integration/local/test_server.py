@@ -6,6 +6,7 @@ from contextlib import closing
 
 import pytest
 
+from kanon.cors import Cors
 from kanon.local import server as module
 from kanon.local.gateway import GatewayResponse, Request
 from kanon.local.server import Server
@@ -66,6 +67,27 @@ def test_only_requests_to_its_own_names_and_not_of_other_sites_are_answered(
         assert connection.getresponse().status == status
     server.close()
     assert len(seen) == (status == 200)
+
+
+@pytest.mark.parametrize(
+    ("method", "origin", "more", "status", "allowed"),
+    [
+        ("POST", "https://page.test", {}, 200, "https://page.test"),
+        ("OPTIONS", "https://page.test", {"Access-Control-Request-Method": "POST"}, 204, "https://page.test"),
+        ("POST", "https://other.test", {}, 403, None),
+        ("OPTIONS", "https://other.test", {"Access-Control-Request-Method": "POST"}, 403, None),
+    ],
+)
+def test_a_page_that_was_named_may_call(
+    method: str, origin: str, more: dict[str, str], status: int, allowed: str | None
+) -> None:
+    server = Server(_answer, cors=Cors.of(["https://page.test"]))
+    with closing(http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=10)) as connection:
+        connection.request(method, "/v1:query", headers={"Origin": origin, **more})
+        answer = connection.getresponse()
+        assert (answer.status, answer.headers["access-control-allow-origin"]) == (status, allowed)
+        assert answer.headers["access-control-expose-headers"] == (None if allowed is None else "retry-after")
+    server.close()
 
 
 def test_idle_connections_are_bounded_and_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:

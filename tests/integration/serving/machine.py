@@ -18,10 +18,11 @@ from aws_lambda_powertools import Logger
 from kanon import clock
 from kanon.cli.serve_data import Credentials
 from kanon.client.connection import HttpAnswer
+from kanon.cors import Cors
 from kanon.serving.access import Auth
 from kanon.serving.api_keys import ApiKeys
 from kanon.serving.directory import Given, open_directory
-from kanon.serving.http import Server
+from kanon.serving.http import NO_PAGES, Server
 from kanon.serving.service import Service
 
 PERIOD = 60
@@ -41,15 +42,17 @@ class Machine:
         logs: what the service has logged.
     """
 
-    def __init__(self, path: Path, credentials: Credentials) -> None:
+    def __init__(self, path: Path, credentials: Credentials, cors: Cors, types: dict[str, Any]) -> None:
         self.now = START
         self.logs = io.StringIO()
-        self.directory = open_directory(path, Given(PERIOD, json.dumps(TYPES)), self.now)
+        self.directory = open_directory(path, Given(PERIOD, json.dumps(types)), self.now)
         keys = ApiKeys(lambda: self.directory.control.database)
         self.key = keys.make(None, self.now)[1]
         logger = Logger(service=f"kanon-{next(_numbers)}", level="INFO", stream=self.logs)  # one name has one stream
         self.service = Service(self.directory, credentials.access(keys.has), logger)
-        self.server = Server(self.service.answer, "127.0.0.1", 0, lambda found: logger.error("unexpected", extra=found))
+        self.server = Server(
+            self.service.answer, "127.0.0.1", 0, lambda found: logger.error("unexpected", extra=found), cors
+        )
 
     def close(self) -> None:
         self.server.close()
@@ -89,9 +92,11 @@ class Machine:
 
 
 @contextmanager
-def machine(path: Path, credentials: Credentials = KEYS) -> Iterator[Machine]:
+def machine(
+    path: Path, credentials: Credentials = KEYS, cors: Cors = NO_PAGES, types: dict[str, Any] = TYPES
+) -> Iterator[Machine]:
     with pytest.MonkeyPatch.context() as patch:
-        made = Machine(path, credentials)
+        made = Machine(path, credentials, cors, types)
         patch.setattr(clock, "now", lambda: made.now)
         try:
             yield made

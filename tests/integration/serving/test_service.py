@@ -25,6 +25,7 @@ from kanon.gate.querying import Querying
 from kanon.serving import evaluating
 from kanon.serving.access import Auth
 from kanon.serving.directory import Directory
+from kanon.serving.http import NO_PAGES
 from kanon.serving.service import Running
 from tests.integration.serving.machine import PERIOD, START, Machine, machine
 
@@ -346,7 +347,7 @@ def test_a_service_that_stops_during_an_evaluation_leaves_it_to_the_next_start(
         monkeypatch.setattr(Directory, "evaluate", hang)
         monkeypatch.setattr("kanon.serving.service.SECONDS_TO_STOP", 0.01)
         monkeypatch.setattr("kanon.serving.service.Logger", lambda **_: served.service._logger)
-        running = Running(served.directory, served.service._access, "127.0.0.1", 0)
+        running = Running(served.directory, served.service._access, "127.0.0.1", 0, NO_PAGES)
         assert entered.wait(20)
         running.close()
         assert [json.loads(line)["message"] for line in served.logs.getvalue().splitlines()] == [
