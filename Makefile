@@ -121,6 +121,18 @@ demo-reports: .venv-demo/.project  ## encrypt a log as reports, aggregate them h
 serve: .venv-demo/.project  ## run the service on this machine until stopped (PORT=8000 PERIOD=10 ARGS=...)
 	@exec $(KANON) serve $(if $(PORT),--port "$(PORT)") $(if $(PERIOD),--period "$(PERIOD)") $(ARGS)
 
+WEB := clients/typescript
+
+.PHONY: client
+client: $(WEB)/node_modules/.installed  ## pack the TypeScript client into build/kanon-client.tgz (needs Node 20)
+	@mkdir -p build && cd $(WEB) && npm run build --silent && npm pack --silent --pack-destination "$(abspath build)" >/dev/null
+	@mv build/kanon-client-*.tgz build/kanon-client.tgz && echo build/kanon-client.tgz
+
+.PHONY: example
+example: $(WEB)/node_modules/.installed  ## open a page whose search terms a service counts (SERVICE=http://127.0.0.1:8000 PORT=5173; needs Node 20)
+	@cd $(WEB) && npm run build --silent
+	@exec node examples/search-terms/start.js $(or $(SERVICE),http://127.0.0.1:8000) $(or $(PORT),5173)
+
 # --- check ------------------------------------------------------------------------------------
 
 .PHONY: test
@@ -195,6 +207,20 @@ audit: install  ## compare mechanism and service with the exact distribution, an
 	done
 	@$(BIN)/python -m pytest -m audit tests/statistical tests/integration/local/test_replay.py -s $(ARGS)
 
+define need_node
+@node -e 'process.exit(Number(parseInt(process.versions.node) < 20))' 2>/dev/null && command -v npm >/dev/null || \
+	{ echo "Node 20 or newer with npm was not found: install it from https://nodejs.org" >&2; exit 1; }
+endef
+
+$(WEB)/node_modules/.installed: $(WEB)/package-lock.json
+	$(call need_node)
+	@cd $(WEB) && npm ci --ignore-scripts --loglevel=error
+	@touch $@
+
+.PHONY: web-test
+web-test: install $(WEB)/node_modules/.installed  ## test the TypeScript client in Node and in Chromium, with its size, the example and the guide (a minute; needs Node 20)
+	@cd $(WEB) && KANON_PYTHON="$(abspath $(BIN)/python)" npm test --silent
+
 .PHONY: spark-test
 spark-test: .venv-spark/.project  ## run `kanon release` on Spark and compare it with DuckDB (needs Java 17; minutes)
 	@.venv-spark/bin/python -m pytest --noconftest -m spark tests/integration/release/test_spark.py $(ARGS)
@@ -238,8 +264,7 @@ e2e: install build-host  ## deploy to an emulator that enforces permissions, and
 	@$(BIN)/python -m pytest -m deployed tests/deployed $(ARGS)
 
 tests/clients/node_modules/.package-lock.json: tests/clients/package-lock.json
-	@command -v npm >/dev/null || { echo 'Node is missing: install version 20 or newer, such as with' \
-		'`apt-get install nodejs npm`' >&2; exit 1; }
+	$(call need_node)
 	@cd tests/clients && npm ci --ignore-scripts --no-audit --no-fund --loglevel error
 
 .PHONY: clients-test

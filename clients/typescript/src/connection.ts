@@ -1,0 +1,137 @@
+import { ApiError, NoAnswerError, RefusedError } from "./errors.js";
+import { REPEATED, retryAfter, wait } from "./waiting.js";
+
+/** `Bearer ...`, or a function that returns one that is still valid; it is called for every attempt. */
+export type Auth = string | (() => string | Promise<string>);
+
+/** Browsers refuse a request with `keepalive` if the bodies in flight together exceed 64 KiB. */
+export const MOST_IN_FLIGHT = 60 * 1024;
+/** Milliseconds that one attempt may take. */
+const ATTEMPT = 30_000;
+
+export interface Call {
+  method: "GET" | "POST";
+  path: string;
+  /** JSON; every attempt sends the same bytes. */
+  body?: string;
+  /** When to give up, in milliseconds since 1970. */
+  end: number;
+  /** Whether the request may outlive the page. */
+  keepalive?: boolean;
+  /** Send the body as text/plain: a browser does not ask first whether it may. */
+  simple?: boolean;
+}
+
+interface Answer {
+  text: string;
+  headers: Headers;
+}
+
+export const pause = (milliseconds: number): Promise<void> => new Promise((done) => setTimeout(done, milliseconds));
+
+/** Requests to one service, each repeated until its end. */
+export class Connection {
+  readonly #url: string;
+  readonly #auth: Auth | undefined;
+  #inFlight = 0;
+  readonly #queue: (() => void)[] = [];
+
+  constructor(url: string, auth?: Auth) {
+    if (!/^https?:\/\/[^/?#]+(\/[^?#]*)?$/.test(url)) {
+      throw new TypeError(`${url} is not an address of the service: give https://host or http://host:port`);
+    }
+    this.#url = url.replace(/\/+$/, "");
+    this.#auth = auth;
+  }
+
+  /** The answer to a call that succeeds. Calls with `keepalive` wait until the bodies in flight leave room. */
+  async send(call: Call): Promise<Answer> {
+    const size = call.keepalive ? new TextEncoder().encode(call.body).length : 0;
+    while (size && this.#inFlight && this.#inFlight + size > MOST_IN_FLIGHT) {
+      await new Promise<void>((resolve) => this.#queue.push(resolve));
+    }
+    this.#inFlight += size;
+    try {
+      return await this.#repeated(call);
+    } finally {
+      this.#inFlight -= size;
+      for (const resolve of this.#queue.splice(0)) resolve();
+    }
+  }
+
+  /** The JSON object of an answer, and its headers. */
+  async json(call: Call): Promise<{ answer: any; headers: Headers }> {
+    const { text, headers } = await this.send(call);
+    const answer = parsed(text);
+    if (typeof answer !== "object" || answer === null) throw unexpected(call);
+    return { answer, headers };
+  }
+
+  async #repeated(call: Call): Promise<Answer> {
+    let error: ApiError = new NoAnswerError(`${name(call)}: there was no time left to send it`);
+    for (let failed = 1; Date.now() < call.end; failed++) {
+      let after: number | null = null;
+      try {
+        const response = await this.#fetch(call);
+        const text = await response.text(); // only then its request has ended for the browser
+        if (response.ok) return { text, headers: response.headers };
+        after = retryAfter(response.headers);
+        error = new RefusedError(`${name(call)}: ${response.status}, ${reason(text)}`, response.status, after);
+        if (!REPEATED.includes(response.status)) throw error;
+      } catch (caught) {
+        if (caught === error) throw error;
+        error = new NoAnswerError(
+          `no answer from ${this.#url}: check the address, that the service runs, and that it allows this page (CORS)`,
+          { cause: caught },
+        );
+      }
+      const milliseconds = wait(failed, Math.random(), after) * 1000;
+      if (Date.now() + milliseconds >= call.end) break;
+      await pause(milliseconds);
+    }
+    throw error;
+  }
+
+  async #fetch(call: Call): Promise<Response> {
+    const auth = typeof this.#auth === "function" ? await this.#auth() : this.#auth;
+    const headers: Record<string, string> = {};
+    if (call.body !== undefined && !(call.simple && auth === undefined)) headers["Content-Type"] = "application/json";
+    if (auth !== undefined) headers["Authorization"] = auth;
+    // No `cache`: with "no-store" Chromium also forgets the answer to its preflight request.
+    return await fetch(this.#url + call.path, {
+      method: call.method,
+      headers,
+      body: call.body ?? null,
+      credentials: "omit",
+      redirect: "error",
+      referrerPolicy: "no-referrer",
+      keepalive: call.keepalive ?? false,
+      signal: AbortSignal.timeout(Math.max(1, Math.min(ATTEMPT, call.end - Date.now()))),
+    });
+  }
+}
+
+/** The error for an answer of another form. */
+export function unexpected(call: Call): ApiError {
+  return new ApiError(`${name(call)}: the answer does not have the form of this API: check the address and the version`);
+}
+
+/** Method and path, without the id of a set. */
+function name(call: Call): string {
+  return `${call.method} ${call.path.replace(/\/sets\/.*/, "/sets/...")}`;
+}
+
+/** What the service says to change. An error of the gateway itself has only a message. */
+function reason(text: string): string {
+  const answer = parsed(text);
+  return String(answer?.error?.message ?? answer?.message ?? "no reason given");
+}
+
+/** The value of a JSON text; null if it is none. */
+function parsed(text: string): any {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}

@@ -1,0 +1,29 @@
+/** Statuses after which the same request may succeed. */
+export const REPEATED = [429, 500, 502, 503, 504];
+/** Seconds; the range of the jitter ends here, but not what Retry-After asks for. */
+const LONGEST = 30;
+
+/** Seconds to wait after so many failed attempts: a uniform part of a range that doubles, on top of Retry-After. */
+export function wait(failed: number, random: number, retryAfter: number | null): number {
+  return (retryAfter ?? 0) + random * Math.min(LONGEST, 2 ** Math.min(failed - 1, 10));
+}
+
+/** Seconds for which an answer is kept: until the next update, and a random part of `spread` longer. */
+export function kept(maxAge: number, age: number, spread: number, random: number): number {
+  return Math.max(0, maxAge - age) + random * spread;
+}
+
+/** The seconds of Retry-After; null without it, and for its form with a date. */
+export function retryAfter(headers: Headers): number | null {
+  return seconds(headers.get("retry-after"));
+}
+
+/** `max-age` and `Age` of an answer, in seconds; null if it may not be kept. */
+export function ages(headers: Headers): [number, number] | null {
+  const maxAge = seconds(/\bmax-age=(\d+)/.exec(headers.get("cache-control") ?? "")?.[1]);
+  return maxAge === null ? null : [maxAge, seconds(headers.get("age")) ?? 0];
+}
+
+function seconds(text: string | null | undefined): number | null {
+  return /^\d+$/.test(text ?? "") ? Number(text) : null;
+}

@@ -1,0 +1,22 @@
+// What a program in TypeScript sees: `tsc` must accept these lines, and refuse those that expect an error.
+import { BatchSpanProcessor, type SpanExporter } from "@opentelemetry/sdk-trace-base";
+import { Client, valueId, type Options, type SetId, type Type } from "kanon-client";
+import { SharedOnly } from "kanon-client/opentelemetry";
+import { Reports } from "kanon-client/reports";
+
+const options: Options = { client: "me", auth: async () => "Bearer token", onDrop: (error, join) => console.log(error, join.type) };
+const kanon = new Client("https://kanon.example", options);
+const type: Type = await kanon.type("terms");
+const shared: Set<string> = await kanon.isShared(type.type, ["a value"]);
+const id: SetId = await valueId("a value");
+const known: boolean | undefined = kanon.known("terms", id);
+export const processor = (exporter: SpanExporter) => new BatchSpanProcessor(new SharedOnly(exporter, kanon, { term: "terms" }, ["page"]));
+export const fits: boolean = await new Reports("https://kanon.example", { origin: "https://report.example" }).contribute("a", 1);
+export { known, shared };
+
+// @ts-expect-error a value is a text, bytes or an id
+await kanon.isShared("terms", [7]);
+// @ts-expect-error there is no such option
+new Client("https://kanon.example", { clinet: "me" });
+// @ts-expect-error reports need an origin
+new Reports("https://kanon.example", {});

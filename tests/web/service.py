@@ -1,0 +1,124 @@
+"""A service for tests in other languages: it prints its address, obeys lines on its input, and ends with it.
+
+``python -m tests.web.service gate ORIGIN``: the service of one machine, with a clock that only commands move.
+``python -m tests.web.service reports ORIGIN``: the stack with reports. Pages of ORIGIN may call.
+
+Each command is answered by one line of JSON. Of the gate: ``step`` evaluates a step and makes it visible, ``stale``
+lets too many steps pass without an evaluation, ``key`` answers an API key. Of reports: ``count ORIGIN KEY...`` runs a
+job over the reports of an origin and answers its result and the noisy sums of these keys, in hexadecimal.
+"""
+
+import io
+import json
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from kanon.cli.serve_data import Credentials
+from kanon.cors import Cors
+from kanon.local import Stack
+from kanon.reports.avro import read_summary, write_domain
+from kanon.serving.access import Auth
+from tests.integration.serving.machine import PERIOD, Machine, machine
+from tests.moto_engine import Moto
+from tests.unit.reports.made import keys16
+
+TYPES = {"terms": {"k": 20, "window": 24, "profile": "crossing"}}
+OPEN = Credentials(Auth.OPEN, Auth.KEY, None, None, None)
+STALE_STEPS = 30
+FIRST_KEY = 900
+"""Seconds in which the stack issues its first public key."""
+
+
+class Gate:
+    """The service of one machine."""
+
+    def __init__(self, running: ExitStack, origin: str) -> None:
+        path = Path(running.enter_context(tempfile.TemporaryDirectory())) / "data"
+        self.served: Machine = running.enter_context(machine(path, OPEN, Cors.of([origin]), TYPES))
+        self.url = f"http://127.0.0.1:{self.served.server.port}"
+        self.served.evaluate()
+
+    def step(self) -> Any:
+        """Evaluate a step."""
+        self.served.evaluate()
+        return {}
+
+    def stale(self) -> Any:
+        """Let steps pass."""
+        self.served.now += STALE_STEPS * PERIOD
+        return {}
+
+    def key(self) -> Any:
+        """An API key."""
+        return {"key": self.served.key}
+
+
+class Reports:
+    """The stack with reports."""
+
+    def __init__(self, running: ExitStack, origin: str) -> None:
+        given = {"Reports": "ON", "CorsOrigins": origin, "JoinAuth": "OPEN"}
+        self.stack = running.enter_context(Stack(given, engine=Moto, start=time.time() - FIRST_KEY, logs=io.StringIO()))
+        self.stack.advance(FIRST_KEY)
+        server = self.stack.serve()
+        running.callback(server.close)
+        self.url = server.url
+
+    def count(self, origin: str, *keys: str) -> Any:
+        """Run a job over the reports of an origin, with these declared keys."""
+        self.stack.advance(120)
+        environment = self.stack.functions["jobs"].environment
+        summaries = environment["KANON_SUMMARIES_BUCKET"]
+        name = f"job-of-{origin.removeprefix('https://')}"
+        asked = {
+            "job_request_id": name,
+            "input_data_bucket_name": environment["KANON_REPORTS_BUCKET"],
+            "input_data_blob_prefix": "reports/kanon/",
+            "output_data_bucket_name": summaries,
+            "output_data_blob_prefix": f"{name}.avro",
+            "job_parameters": {
+                "attribution_report_to": origin,
+                "report_error_threshold_percentage": "0",
+                "debug_privacy_epsilon": "64",
+                "output_domain_bucket_name": summaries,
+                "output_domain_blob_prefix": f"domain-{name}",
+            },
+        }
+        file = BytesIO()
+        write_domain(file, keys16(*(int(key, 16) for key in keys)))
+        self.stack.session.client("s3").put_object(Bucket=summaries, Key=f"domain-{name}", Body=file.getvalue())
+        created = self.stack.request("POST", "/v1alpha/createJob", asked)
+        if created.status != 202:
+            return created.json()
+        path = f"/v1alpha/getJob?job_request_id={name}"
+        for _ in range(100):
+            job = self.stack.request("GET", path).json()
+            if job["job_status"] == "FINISHED":
+                break
+            self.stack.advance(60)
+        return {"result": job["result_info"], "released": self._released(summaries, name)}
+
+    def _released(self, bucket: str, name: str) -> dict[str, int]:
+        s3 = self.stack.session.client("s3")
+        found = s3.list_objects_v2(Bucket=bucket, Prefix=f"{name}-").get("Contents", [])
+        files = [s3.get_object(Bucket=bucket, Key=item["Key"])["Body"].read() for item in found]
+        return {fact.bucket.hex(): fact.metric for file in files for fact in read_summary(BytesIO(file))}
+
+
+def main(kind: str, origin: str) -> None:
+    """Serve until the input ends."""
+    with ExitStack() as running:
+        service: Any = {"gate": Gate, "reports": Reports}[kind](running, origin)
+        print(json.dumps({"url": service.url}), flush=True)
+        for line in sys.stdin:
+            command, *arguments = line.split()
+            print(json.dumps(getattr(service, command)(*arguments)), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
