@@ -33,7 +33,8 @@ class NaiveSearches:
         self.true_through = -1_000_000  # true until this step because of a crossing
         self.crossings: list[int] = []
         self.first: int | None = None  # of the running search
-        self.may_begin: int | None = None  # the next search begins at this step, unless an epoch ends before
+        self.begins: int | None = None  # the next search, after a crossing
+        self.counted_from = -1_000_000  # joins before this step were counted by earlier searches
         self.seen = (since if crossing is None else crossing) - 3 * cycle
         if crossing is not None:
             self.search_at(crossing)
@@ -56,9 +57,9 @@ class NaiveSearches:
     def _enter(self, step: int) -> None:
         boundary = (step - self.phase) % self.cycle == 0 or step == self.begun
         if boundary and step > self.true_through + 1:
-            self.first, self.may_begin = None, step + self.parameters.window - 1
-        if step == self.may_begin:
-            self.first, self.may_begin = step, None
+            self.first = self.counted_from = step
+        if step == self.begins:
+            self.first, self.begins = step, None
 
     def crossed(self, step: int) -> None:
         """The set crosses at ``step``."""
@@ -67,7 +68,7 @@ class NaiveSearches:
             self.true_through = step + self.cycle - 1 - (step - self.phase) % self.cycle
             return
         self.true_through = step + self.parameters.restart.hold - 1
-        self.first, self.may_begin = None, self.true_through + 1
+        self.first, self.begins, self.counted_from = None, self.true_through + 1, step + 1
 
 
 class Naive:
@@ -85,9 +86,10 @@ class Naive:
         self.joins[set_key][step].add(token)
 
     def count(self, set_key: bytes, step: int) -> int:
-        """Distinct tokens in ``(step - w, step]``."""
+        """Distinct tokens in ``(step - w, step]``, of joins that no earlier search counted."""
         by_step = self.joins[set_key]
-        return len(set().union(*(by_step[at] for at in by_step if step - self.parameters.window < at <= step)))
+        begin = max(step - self.parameters.window + 1, self.searches[set_key].counted_from)
+        return len(set().union(*(by_step[at] for at in by_step if begin <= at <= step)))
 
     def step(self, set_key: bytes, step: int) -> bool:
         """The output ``o_t`` of this set; steps must be given in order, each once."""

@@ -47,7 +47,7 @@ CROSSING = Parameters(
 """Restart after the crossing; a set is surely true from 6 clients."""
 
 LONG_HOLD = replace(CROSSING, window=3, restart=CrossingRestart(hold=11, epoch=4))
-"""A status that outlasts epochs, and epochs that are dark half of the time."""
+"""A status that outlasts epochs, and epochs that hardly outlast a window."""
 
 PUBLISHED = Parameters(50, 720, 3600, *profile("published", 720))
 

@@ -1,6 +1,6 @@
 """The types of a deployment: one JSON document, validated when a function starts.
 
-    {"fledge": {"k": 50, "window": 720, "profile": "published"}}
+    {"fledge": {"k": 50, "window": 720, "profile": "crossing"}}
 
 Each type has a threshold ``k`` (clients), a ``window`` (steps) and either a ``profile`` or its own noise
 distributions (``laws``, as ``kanon plan --json`` prints them); ``client_bits`` and ``phase`` are optional. ``restart``

@@ -287,10 +287,11 @@ def _crossed_before(case: _Case) -> Explained:
         return Explained(question, Effect.FINE, f"yes: it is true until {until}, and then searches again")
     search = case.searches.at(case.visible, newest)
     ago = "" if newest is None else f" It was true until {case.begins(case.searches.last_true(newest) + 1)}."
-    if search.first > case.visible:
-        seen = f"no: it is between two searches, the next one begins at {case.begins(search.first)}.{ago}"
-        return Explained(question, Effect.FALSE, seen, "wait")
-    seen = f"not visibly since {case.begins(search.first)}, when its search began with new noise.{ago}"
+    since = case.begins(case.searches.counts_from(search, case.visible))
+    seen = (
+        f"not visibly since {case.begins(search.first)}, when its search began with new noise; joins count from"
+        f" {since} on.{ago}"
+    )
     return Explained(question, Effect.FALSE, seen, _more_clients(case))
 
 

@@ -35,7 +35,7 @@ def last_needed(stack: RunningStack, new: NoiseKeyEntry) -> int:
     settings = stack.evaluate
     again = -(-settings.outage_allowance // settings.period)
     kept = [
-        p.memory + (0 if p.restart is None else again)
+        p.cycle + (0 if p.restart is None else again)
         for p in (type_.parameters for type_ in settings.read_types().values())
     ]
     return new.from_step + max(kept)

@@ -63,7 +63,7 @@ def _title(plan: Plan) -> str:
     (_, year), one = plan.proved.rejoining[-1], plan.proved.interval_aware
     return (
         f"{plan.name}: {high - low} users, {low} to {high}\n"
-        f"delay {plan.delay_at_zone:.2f} steps, dark {plan.dark_share:.1%}\n"
+        f"delay {plan.delay_at_zone:.2f} steps, partial counts {plan.partial_share:.1%}\n"
         f"epsilon {float(one.epsilon):g} a join, {float(year.epsilon):g} a year of joins"
     )
 

@@ -135,8 +135,11 @@ class Plan:
         return delay(self.parameters, self.zone[1])
 
     @property
-    def dark_share(self) -> float:
-        """The share of dark steps in the time of a set that never crosses; a set that stays true has none."""
+    def partial_share(self) -> float:
+        """The share of steps in which a set that never crosses counts less than a window: an epoch has just begun.
+
+        A set that stays true has none.
+        """
         w, restart = self.parameters.window, self.parameters.restart
         return 0.0 if restart is None else (w - 1) / restart.epoch
 
@@ -193,7 +196,7 @@ class Plan:
             "types": {PLANNED_TYPE: self.document},
             "zone99": list(self.zone),
             "delayAtZone": self.delay_at_zone,
-            "darkShare": self.dark_share,
+            "partialShare": self.partial_share,
             "lateAfterSilence": self.late,
             "membersKept": p.members_kept,
             "bytesPerSet": self.bytes_per_set,
@@ -221,15 +224,18 @@ def zone(parameters: Parameters, confidence: float = CONFIDENCE) -> tuple[int, i
 
 
 def delay(parameters: Parameters, count: int) -> float:
-    """The expected steps until true of a set that reaches ``count`` and keeps it: :attr:`Plan.expected_delay`."""
+    """The expected steps until true of a set that reaches ``count`` and keeps it: :attr:`Plan.expected_delay`.
+
+    If its epoch ends before, its members have joined again at most one window later.
+    """
     w, restart = parameters.window, parameters.restart
-    length, dark = (w, 0) if restart is None else (restart.epoch - w + 1, w - 1)
+    length, anew = (w, 0) if restart is None else (restart.epoch, w - 1)
     missed = never_at_constant(parameters, count, np.arange(1, length + 1))  # [m - 1]: in m steps of one search
     if 1 - missed[-1] <= _ROUNDING:
         return np.inf
     waited = np.cumsum(missed)  # E[min(delay, m)] within one search
-    from_start = (waited[-1] + missed[-1] * dark) / (1 - missed[-1])
-    return float(np.mean(waited + missed * (dark + from_start)))
+    from_start = (waited[-1] + missed[-1] * anew) / (1 - missed[-1])
+    return float(np.mean(waited + missed * (anew + from_start)))
 
 
 def least_width(window: int, one_join: Bound) -> int:
@@ -384,7 +390,7 @@ def _splits(target: Target) -> Iterator[Split]:
     epoch = usual_epoch(target.window, target.period)
     for hold in HOLDS if target.unit == "year" else (1,):
         restart = CrossingRestart(hold * target.window, epoch)
-        met = most_searches(target.window, restart, target.year + target.window - 1) if target.unit == "year" else 1
+        met = 1 + (most_searches(restart, target.year - 1) if target.unit == "year" else 0)
         most = Fraction(1) if target.unit == "year" else Fraction(3, 5)
         for query_epsilon in _query_epsilons(target, Fraction(1, 5) / met, most / met):
             if met * query_epsilon <= target.epsilon:

@@ -22,7 +22,7 @@ from kanon.gate.mechanism.vectorised import (
     threshold_noise,
 )
 from kanon.noise.laws import Law
-from kanon.simulate.presence import Bools, Ints, Stretches
+from kanon.simulate.presence import Bools, Ints, MemberJoins, Runs, Stretches, runs_of, stretches_of
 
 _FAR = np.iinfo(np.int64).max // 2
 """Later than every step, and above every count."""
@@ -64,17 +64,21 @@ class _Pieces:
     starts: Ints
 
 
-def crossings_of(parameters: Parameters, tapes: Tapes, keys: Sequence[bytes], stretches: Stretches) -> Crossings:
-    """All crossings of sets whose tokens are counted in ``stretches``, up to the end of the log.
+def crossings_of(
+    parameters: Parameters, tapes: Tapes, keys: Sequence[bytes], joins: MemberJoins, runs: Runs, until: int
+) -> Crossings:
+    """All crossings of sets before step ``until``, from the joins of their tokens and the runs of these.
 
     ``keys`` are the set keys by the number of the set.
     """
-    candidates = stretches.where(stretches.counts >= parameters.never_true_below)
+    candidates = _candidates(parameters, runs, until)
     if not candidates.sets.size:
         return Crossings(candidates.sets, candidates.begins, candidates.ends)
     phases = phases_of(keys, parameters)
     if parameters.restart is not None:
-        sets, steps = _crossings_in_turn(parameters, tapes, keys, candidates, phases)
+        ends = joins.steps + parameters.cycle - (joins.steps - phases[joins.set_of[joins.members]]) % parameters.cycle
+        anew = _candidates(parameters, runs_of(joins, parameters.window, ends), until)
+        sets, steps = _crossings_in_turn(parameters, tapes, keys, candidates, anew, phases)
         return Crossings(sets, steps, steps + parameters.restart.hold)
     pieces = _cut(candidates, phases, parameters.window)
     steps = _first_crossings(parameters, tapes, keys, pieces)
@@ -83,10 +87,25 @@ def crossings_of(parameters: Parameters, tapes: Tapes, keys: Sequence[bytes], st
     return Crossings(pieces.sets[heads], steps[crossed], pieces.searches.lasts[heads] + 1)
 
 
+def _candidates(parameters: Parameters, runs: Runs, until: int) -> Stretches:
+    """The stretches with a count that crosses with some noise."""
+    stretches = stretches_of(runs, until)
+    return stretches.where(stretches.counts >= parameters.never_true_below)
+
+
 def _crossings_in_turn(
-    parameters: Parameters, tapes: Tapes, keys: Sequence[bytes], stretches: Stretches, phases: Ints
+    parameters: Parameters,
+    tapes: Tapes,
+    keys: Sequence[bytes],
+    stretches: Stretches,
+    anew: Stretches,
+    phases: Ints,
 ) -> tuple[Ints, Ints]:
-    """Sets and steps of the crossings with restart after them: each round decides the next search of every set."""
+    """Sets and steps of the crossings with restart after them: each round decides the next search of every set.
+
+    In ``anew`` every epoch counts from 0, as a search does that begins with it. One that begins after a crossing counts
+    whole windows.
+    """
     newest, decided = np.full(len(keys), NEVER), np.full(len(keys), NEVER)  # of each set; decided through a step
     found_sets, found_steps = [], []
     while stretches.sets.size:
@@ -95,7 +114,11 @@ def _crossings_in_turn(
         first_of_set = np.concatenate(([True], sets[1:] != sets[:-1]))
         owners, row = sets[first_of_set], np.cumsum(first_of_set) - 1
         searches = searches_at(parameters, phases[owners], begins[first_of_set], newest[owners])
-        pieces = _within(stretches, begins, searches.part(row))
+        from_zero = searches.firsts == searches.sinces
+        counts_anew = np.zeros(len(keys), bool)
+        counts_anew[owners] = from_zero
+        counted = stretches.where(~from_zero[row]).and_of_others(anew.where(counts_anew[anew.sets]))
+        pieces = _within(counted, searches.part(np.searchsorted(owners, counted.sets)))
         steps = _first_crossings(parameters, tapes, keys, pieces) if pieces.sets.size else pieces.starts
         crossed = steps < _FAR
         crossing = pieces.sets[pieces.starts[crossed]]
@@ -104,14 +127,15 @@ def _crossings_in_turn(
         found_sets.append(crossing)
         found_steps.append(steps[crossed])
         stretches = stretches.where(stretches.ends > decided[sets] + 1)
+        anew = anew.where(anew.ends > decided[anew.sets] + 1)
     sets, steps = np.concatenate(found_sets), np.concatenate(found_steps)
     order = np.lexsort((steps, sets))
     return sets[order], steps[order]
 
 
-def _within(stretches: Stretches, begins: Ints, searches: SearchColumns) -> _Pieces:
-    """The parts of stretches, from ``begins`` on, that lie in one search of their set each."""
-    begins = np.maximum(begins, searches.firsts)
+def _within(stretches: Stretches, searches: SearchColumns) -> _Pieces:
+    """The parts of stretches that lie in one search of their set each."""
+    begins = np.maximum(stretches.begins, searches.firsts)
     ends = np.minimum(stretches.ends, searches.lasts + 1)
     kept = np.flatnonzero(begins < ends)
     return _pieces(stretches.sets[kept], searches.part(kept), begins[kept], ends[kept], stretches.counts[kept])
@@ -126,7 +150,7 @@ def _cut(stretches: Stretches, phases: Ints, window: int) -> _Pieces:
     firsts = instances * window + phase[rows]
     begins = np.maximum(stretches.begins[rows], firsts)
     ends = np.minimum(stretches.ends[rows], firsts + window)
-    searches = SearchColumns(instances, firsts, firsts + window - 1)
+    searches = SearchColumns(instances, firsts, firsts + window - 1, firsts - 2 * window)
     return _pieces(stretches.sets[rows], searches, begins, ends, stretches.counts[rows])
 
 

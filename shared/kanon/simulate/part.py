@@ -7,10 +7,10 @@ from typing import Self
 
 import numpy as np
 
-from kanon.gate.mechanism.columns import ranks
+from kanon.gate.mechanism.columns import NEVER, ranks
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import Tapes
-from kanon.gate.mechanism.vectorised import phases_of
+from kanon.gate.mechanism.vectorised import phases_of, searches_at
 from kanon.gate.types import Type
 from kanon.joinlog.numbered import Texts
 from kanon.keys import Secret
@@ -168,15 +168,16 @@ def noisy_crossings(part: LogPart, names: Names, type_: Type, keys: PartKeys, ru
     tapes = Tapes(keys.noise_key, keys.deployment, type_.name, parameters)
     possible = _clients(part) >= parameters.never_true_below
 
-    def decided(runs: Runs) -> Crossings:
-        return crossings_of(parameters, tapes, names.set_keys, stretches_of(runs, until))
+    def decided(joins: MemberJoins, runs: Runs) -> Crossings:
+        return crossings_of(parameters, tapes, names.set_keys, joins, runs, until)
 
-    by_clients = decided(runs.where(possible[runs.sets]))
+    by_clients = decided(part.joins.where(possible), runs.where(possible[runs.sets]))
     fewer = np.zeros(len(part.sets), bool)
     fewer[by_clients.sets[_fewer_tokens(parameters, part, names, by_clients)]] = True
     if not fewer.any():
         return by_clients
-    by_tokens = decided(runs_of(token_joins(part, names, parameters.client_bits, fewer), parameters.window))
+    tokens = token_joins(part, names, parameters.client_bits, fewer)
+    by_tokens = decided(tokens, runs_of(tokens, parameters.window))
     return by_clients.where(~fewer[by_clients.sets]).and_of_others(by_tokens)
 
 
@@ -191,7 +192,7 @@ def _fewer_tokens(parameters: Parameters, part: LogPart, names: Names, crossings
     Of more clients than :data:`_SPARE` beyond the certain count, some are enough.
     """
     bits, sure = parameters.client_bits, parameters.surely_true_from
-    owners, pairs = _present(part, crossings, parameters.window)
+    owners, pairs = _present(part, crossings, _counted_from(parameters, names, crossings))
     counts = np.bincount(owners, minlength=len(crossings.sets))
     enough = ranks(counts) < sure + _SPARE
     tokens = (owners[enough] << bits) + (names.tokens(pairs[enough]) >> (TOKEN_BITS - bits))
@@ -199,21 +200,31 @@ def _fewer_tokens(parameters: Parameters, part: LogPart, names: Names, crossings
     return distinct < np.minimum(counts, sure)
 
 
-def _present(part: LogPart, crossings: Crossings, window: int) -> tuple[Ints, Ints]:
+def _counted_from(parameters: Parameters, names: Names, crossings: Crossings) -> Ints:
+    """The first step whose joins count in the step of each crossing."""
+    sets, steps = crossings.sets, crossings.begins
+    before = np.full(len(sets), NEVER)
+    before[1:] = np.where(sets[1:] == sets[:-1], steps[:-1], NEVER)
+    phases = phases_of([names.set_keys[number] for number in sets.tolist()], parameters)
+    return np.maximum(steps - parameters.window + 1, searches_at(parameters, phases, steps, before).sinces)
+
+
+def _present(part: LogPart, crossings: Crossings, sinces: Ints) -> tuple[Ints, Ints]:
     """The pairs that are counted in the step of each crossing: the positions of the crossings, sorted, and the pairs.
 
-    They have a join in the window that ends with the step, and no later one before its end. Few windows of crossings
-    overlap, so these are about as many as the joins.
+    They have a join from the step in ``sinces`` on, and no later one before the end of the step of the crossing. Few
+    windows of crossings overlap, so these are about as many as the joins.
     """
     crosses = np.zeros(len(part.sets), bool)
     crosses[crossings.sets] = True
     rows = np.flatnonzero(crosses[part.set_of[part.joins.members]])
     pairs, steps = part.joins.members[rows], part.joins.steps[rows]
-    span = int(steps.max(initial=0)) + window + 1  # a window at step 0 does not reach the set before
+    # A window at step 0 does not reach the set before.
+    span = int(steps.max(initial=0)) + int((crossings.begins - sinces).max(initial=0)) + 2
     places = part.set_of[pairs] * span + steps
     order = np.argsort(places, kind="stable")
-    at = crossings.sets * span + crossings.begins
-    begins, ends = (np.searchsorted(places, to, "right", sorter=order) for to in (at - window, at))
+    at = crossings.sets * span
+    begins, ends = (np.searchsorted(places, at + to, "right", sorter=order) for to in (sinces - 1, crossings.begins))
     owners = np.repeat(np.arange(len(at)), ends - begins)
     rows = order[np.repeat(begins, ends - begins) + ranks(ends - begins)]
     same = np.append(pairs[1:] == pairs[:-1], False)

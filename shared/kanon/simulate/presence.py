@@ -27,6 +27,11 @@ class MemberJoins:
     members: Ints
     steps: Ints
 
+    def where(self, chosen: Bools) -> "MemberJoins":
+        """The joins of the chosen sets."""
+        kept = chosen[self.set_of[self.members]]
+        return MemberJoins(self.set_of, self.members[kept], self.steps[kept])
+
     @classmethod
     def of(cls, set_of: Ints, members: Ints, steps: Ints) -> "MemberJoins":
         """Sort the joins and drop repeated joins of a member within a step."""
@@ -58,15 +63,21 @@ class Runs:
         return Runs(self.members[chosen], self.sets[chosen], self.begins[chosen], self.ends[chosen])
 
 
-def runs_of(joins: MemberJoins, window: int) -> Runs:
-    """The runs: a join counts at its step and the ``window - 1`` steps after it."""
+def runs_of(joins: MemberJoins, window: int, until: Ints | None = None) -> Runs:
+    """The runs: a join counts at its step and the ``window - 1`` steps after it.
+
+    ``until`` has a step for each join at which it does not count any more. There a run ends.
+    """
     members, steps = joins.members, joins.steps
     if not steps.size:
         return Runs(members, members, steps, steps)
-    begins = np.concatenate(([True], (members[1:] != members[:-1]) | (steps[1:] > steps[:-1] + window)))
+    apart = (members[1:] != members[:-1]) | (steps[1:] > steps[:-1] + window)
+    if until is not None:
+        apart |= until[1:] != until[:-1]
+    begins = np.concatenate(([True], apart))
     last = np.append(np.flatnonzero(begins)[1:], len(steps)) - 1
-    owners = members[begins]
-    return Runs(owners, joins.set_of[owners], steps[begins], steps[last] + window)
+    owners, ends = members[begins], steps[last] + window
+    return Runs(owners, joins.set_of[owners], steps[begins], ends if until is None else np.minimum(ends, until[last]))
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,16 @@ class Stretches:
     def where(self, chosen: Bools) -> "Stretches":
         """Some of the stretches."""
         return Stretches(self.sets[chosen], self.begins[chosen], self.ends[chosen], self.counts[chosen])
+
+    def and_of_others(self, others: "Stretches") -> "Stretches":
+        """These stretches, and those of other sets."""
+        order = np.argsort(np.concatenate((self.sets, others.sets)), kind="stable")
+        pairs = zip(
+            (self.sets, self.begins, self.ends, self.counts),
+            (others.sets, others.begins, others.ends, others.counts),
+            strict=True,
+        )
+        return Stretches(*(np.concatenate(pair)[order] for pair in pairs))
 
 
 def stretches_of(runs: Runs, until: int) -> Stretches:

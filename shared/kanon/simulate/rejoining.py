@@ -52,11 +52,11 @@ def _met(runs: Runs, window: int, restart: CrossingRestart) -> tuple[Ints, Ints,
     different, rows = np.unique(lengths, return_inverse=True)
 
     def searches(more: int) -> Ints:
-        most = [most_searches(window, restart, int(n) + more) for n in different]
+        most = [most_searches(restart, int(n) + more) for n in different]
         return np.array(most, np.int64)[rows]
 
     after = restart.epoch - 1
-    return searches(0), np.ones_like(lengths), searches(after), np.full_like(lengths, after)
+    return 1 + searches(-window), np.ones_like(lengths), searches(after), np.full_like(lengths, after)
 
 
 def _on_the_grid(runs: Runs, phases: Ints, window: int) -> tuple[Ints, Ints, Ints, Ints]:

@@ -165,7 +165,7 @@ def test_with_restart_after_the_crossing_a_search_keeps_its_key_and_the_key_is_k
     first = rotate(rotating)
     rotating.steps(2 * WINDOW + 1 + EPOCH)
     assert rotating.different  # so the example distinguishes the keys
-    kept = EPOCH + 2 * HOLD + 48  # and the outage allowance
+    kept = EPOCH + 48  # and the outage allowance
     needed = f"key 1 is needed until every slot is evaluated through step {first + kept} "
     assert findings(rotating.stack)["noise keys"][0].seen.startswith(needed)
     rotating.deploy(("2", first))

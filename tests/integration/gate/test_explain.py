@@ -102,10 +102,10 @@ def test_a_set_is_followed_from_the_join_to_the_true_answer_and_to_its_restart(s
     assert "It was true in the instance before." in said(found)
 
 
-def test_with_restart_after_the_crossing_the_explanation_names_the_search_the_status_and_the_next_search(
+def test_with_restart_after_the_crossing_the_explanation_names_the_status_the_search_and_what_counts(
     stack: Stack,
 ) -> None:
-    """The stack begins with an epoch, so the set is searched from the fifth step on."""
+    """The stack begins with an epoch, so the set is searched from the first step on."""
 
     def told() -> tuple[bool | None, str]:
         found = explained(stack, type_name="next")
@@ -113,14 +113,11 @@ def test_with_restart_after_the_crossing_the_explanation_names_the_search_the_st
 
     join(stack, 20, type_name="next")
     stack.advance_to(START + 2 * 3600 + 1800)
-    assert told() == (False, "no: it is between two searches, the next one begins at 2026-03-01 04:00 UTC.")
-    stack.advance_to(START + 4 * 3600 + 60)
-    join(stack, 20, type_name="next")
-    stack.advance_to(START + 5 * 3600 + 1800)
-    assert told() == (True, "yes: it is true until 2026-03-01 10:00 UTC, and then searches again")
-    stack.advance_to(START + 11 * 3600 + 1800)
-    began = "not visibly since 2026-03-01 10:00 UTC, when its search began with new noise."
-    assert told() == (False, f"{began} It was true until 2026-03-01 10:00 UTC.")
+    assert told() == (True, "yes: it is true until 2026-03-01 07:00 UTC, and then searches again")
+    stack.advance_to(START + 8 * 3600 + 1800)
+    began = "not visibly since 2026-03-01 07:00 UTC, when its search began with new noise"
+    counts = "joins count from 2026-03-01 03:00 UTC on. It was true until 2026-03-01 07:00 UTC."
+    assert told() == (False, f"{began}; {counts}")
     stack.clock.set(START + 16 * 3600 + 1800)
     found = explained(stack, type_name="next")
     assert found.status is None

@@ -25,8 +25,9 @@ from kanon.gate.evaluation import Evaluation, NoiseKeys
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.columns import States
-from kanon.gate.mechanism.members import count_at
+from kanon.gate.mechanism.members import count_since
 from kanon.gate.mechanism.parameters import Parameters, profile
+from kanon.gate.mechanism.searches import Searches
 from kanon.gate.mechanism.steps import end_of, instance_of, phase_of
 from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.names import set_key
@@ -120,10 +121,16 @@ class Recording:
         by_step = self.rows.get(key, {})
         return len(set().union(*(by_step[at] for at in range(step - window + 1, step + 1) if at in by_step)))
 
-    def counted(self, key: bytes, step: int, window: int) -> int:
-        """The count the service decides with at a step: that of the last state not after it."""
+    def counted(self, key: bytes, step: int, since: int) -> int:
+        """The joins from a step on that the service decides with at a step: of the last state not after it."""
         known = [at for at in self.states.get(key, {}) if at <= step]
-        return count_at(self.states[key][max(known)].members, step, window) if known else 0
+        return count_since(self.states[key][max(known)].members, since) if known else 0
+
+    def counts_from(self, parameters: Parameters, key: bytes, step: int) -> int:
+        """The first step whose joins count at a step: that of the window, or after the end of the last search."""
+        crossing = max((at for at in self.crossings.get(key, ()) if at < step), default=None)
+        searches = Searches.of(parameters, key)
+        return searches.counts_from(searches.at(step, crossing), step)
 
 
 def record(moto: Running, types: dict[str, Type], events: Sequence[Event], steps: range) -> Recording:
@@ -195,8 +202,9 @@ def assert_neighbours(
     # The counts used for decisions are those of the log, capped where more cannot matter.
     for recording in (one, other):
         for step in steps:
-            logged = min(recording.count(changed, step, window), parameters.members_kept)
-            assert recording.counted(changed, step, window) == logged
+            since = recording.counts_from(parameters, changed, step)
+            logged = min(recording.count(changed, step, step + 1 - since), parameters.members_kept)
+            assert recording.counted(changed, step, since) == logged
 
     # Answers: nothing before the join, nothing in other sets, nothing beyond the two instances.
     assert {k: v for k, v in one.crossings.items() if k != changed} == {

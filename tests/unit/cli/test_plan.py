@@ -63,28 +63,29 @@ def test_a_plan_for_a_year_of_joins_has_a_longer_hold() -> None:
     told = json.loads(run("--window", "168", "--unit", "year", "--epsilon", "24", "--json").stdout)
     assert told["rejoining"][-1]["days"] == 365
     assert told["rejoining"][-1]["epsilon"] <= 24
-    assert (told["restart"], told["epoch"]) == ("crossing", 8736)
+    assert (told["restart"], told["epoch"]) == ("crossing", 8904)
     assert told["hold"] > 168
 
 
 def test_a_plan_on_the_grid_has_the_wider_zone_of_the_grid() -> None:
     told = json.loads(run("--window", "168", "--restart", "grid", "--json").output)
-    assert (told["restart"], told["hold"], told["darkShare"]) == ("grid", None, 0)
+    assert (told["restart"], told["hold"], told["partialShare"]) == ("grid", None, 0)
     false, true = told["zone99"]
     assert true - false == 12
 
 
-def test_delay_dark_steps_and_the_least_possible_zone_stand_beside_the_zone() -> None:
+def test_delay_partial_counts_and_the_least_possible_zone_stand_beside_the_zone() -> None:
     shown = run("--window", "168").output
     rows = {
         line.split("│")[1].strip(): line.split("│")[2].strip() for line in shown.splitlines() if line.count("│") == 3
     }
     assert rows["mean delay at its upper end, steps"] == "0.08"
-    assert rows["dark steps of a set that is searching"] == "1.9%"
-    assert rows["steps a crossing and its key are kept"] == str(8736 + 2 * 168)
-    assert rows["false at once after long silence"] == "8.6%"
-    assert rows["re-joining one set for 365 days"].startswith("(88.86, ")
-    assert rows["one join, 10,000 sets watched for a year"] == "(3, 6.39e-6)"
+    assert rows["steps with a partial count, while false"] == "1.9%"
+    assert rows["steps a crossing is kept"] == str(8904 + 168)
+    assert rows["steps a noise key is needed"] == "8904"
+    assert rows["false at once after long silence"] == "8.7%"
+    assert rows["re-joining one set for 365 days"].startswith("(90.48, ")
+    assert rows["one join, 10,000 sets watched for a year"] == "(3, 6.52e-6)"
     assert "No mechanism has a 99% zone below 5 clients" in shown
 
 

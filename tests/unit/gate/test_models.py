@@ -236,7 +236,7 @@ def test_the_json_of_a_guarantee_has_both_bounds_the_unit_and_the_certain_counts
 def test_the_json_of_a_guarantee_has_restart_and_many_watched_sets() -> None:
     type_ = read_types('{"a": {"k": 50, "window": 168, "profile": "returning"}}', 3600)["a"]
     told = TypeAnswer.of(type_).model_dump(by_alias=True)
-    assert (told["restart"], told["hold"], told["epoch"]) == ("crossing", 672, 8736)
+    assert (told["restart"], told["hold"], told["epoch"]) == ("crossing", 672, 8904)
     assert told["bounds"]["watchedSets"]["sets"] == 10_000
     assert told["bounds"]["watched"]["delta"] < told["bounds"]["watchedSets"]["delta"] <= 1e-6
 

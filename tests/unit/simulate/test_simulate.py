@@ -259,14 +259,15 @@ def test_tokens_that_clients_share_are_counted_once(clients: int, seed: int) -> 
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_clients_are_present_from_a_join_to_the_end_of_its_window(seed: int) -> None:
+def test_clients_are_present_in_a_crossing_if_they_joined_in_the_steps_that_count(seed: int) -> None:
     chance, window = random.Random(seed), 4
     joins = [(chance.randrange(12), f"s{chance.randrange(3)}", f"c{chance.randrange(5)}") for _ in range(40)]
     steps, sets, clients = zip(*joins, strict=True)
     made = part.LogPart.of(np.array(steps), numbered(sets), numbered(clients))
     begins = np.array(sorted(chance.sample(range(12), 3)) * len(made.sets))
+    sinces = begins - np.array([chance.randrange(window) for _ in begins])
     crossings = Crossings(np.repeat(np.arange(len(made.sets)), 3), begins, begins + window)
-    owners, pairs = part._present(made, crossings, window)
+    owners, pairs = part._present(made, crossings, sinces)
     found = [
         (owner, made.sets[made.set_of[pair]].decode(), made.clients[made.client_of[pair]].decode())
         for owner, pair in zip(owners.tolist(), pairs.tolist(), strict=True)
@@ -275,7 +276,7 @@ def test_clients_are_present_from_a_join_to_the_end_of_its_window(seed: int) -> 
         (owner, name, client)
         for owner, begin in enumerate(begins.tolist())
         for step, name, client in joins
-        if name == made.sets[owner // 3].decode() and begin - window < step <= begin
+        if name == made.sets[owner // 3].decode() and sinces[owner] <= step <= begin
     }
     assert sorted(found) == sorted(expected)
 

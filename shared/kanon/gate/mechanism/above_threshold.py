@@ -11,7 +11,7 @@ randomness. The state replaces the whole log: it holds the most recent members a
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from kanon.gate.mechanism.members import Member, count_at, most_recent
+from kanon.gate.mechanism.members import Member, count_since, most_recent
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.searches import Searches
 from kanon.gate.mechanism.tape import Noise
@@ -76,12 +76,13 @@ def evaluate(
         The state after ``step``; ``step`` is its last crossing if the set crossed now.
     """
     searches = Searches.of(parameters, set_key, begun)
-    members = most_recent(state.members, joined, step, parameters.window, parameters.members_kept)
-    crossings = state.crossings
     search = searches.at(step, state.newest)
+    since = searches.counts_from(search, step)
+    members = most_recent(state.members, joined, step, since, parameters.members_kept)
+    crossings = state.crossings
     if search.first <= step:
         noise = noise_of(search.place)
-        count = count_at(members, step, parameters.window)
+        count = len(members)
         # Draw the query noise only if the count and the threshold noise leave the result open.
         if _reachable(count, parameters, noise) and crosses(
             count, noise.nu(step - search.first), parameters.k, noise.mu
@@ -97,7 +98,8 @@ def next_crossing(
     """The first step after ``step`` at which the set crosses if nobody joins, or None.
 
     ``crossing`` is the last crossing up to ``step``. If nobody joins, all members leave within one window. So the set
-    is empty, and false, from then on: at most two searches matter.
+    is empty, and false, from then on: at most two searches matter on a grid. With restart after the crossing it is one:
+    the members do not count in the next.
     """
     if not members:
         return None
@@ -107,7 +109,7 @@ def next_crossing(
     while search.first < empty_from:
         noise = noise_of(search.place)
         for at in range(max(step + 1, search.first), min(search.last + 1, empty_from)):
-            count = count_at(members, at, parameters.window)
+            count = count_since(members, searches.counts_from(search, at))
             if not _reachable(count, parameters, noise):
                 break  # counts only fall while nobody joins
             if crosses(count, noise.nu(at - search.first), parameters.k, noise.mu):

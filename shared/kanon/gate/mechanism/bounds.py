@@ -122,15 +122,15 @@ def over_generations(parameters: Parameters, changes: int, forgotten: int = 0) -
     For ``forgotten`` of them Members was replaced too. Then later joins of the same client may be lost, so one run of
     steps that the join affects ends and another one begins. ``changes = 0`` gives :func:`interval_aware`.
 
-    With restart after the crossing a generation is an epoch's end, with dark steps after it. It costs no epsilon, and
-    d1 if it lets one search more begin.
+    With restart after the crossing a generation is an epoch's end. It costs no epsilon, and d1 if it lets one search
+    more begin.
 
     Proof: docs/proofs/privacy.md, "A change of the log"; docs/proofs/crossing.md, "Noise keys and log generations".
     """
     w, restart = parameters.window, parameters.restart
     first, second = parameters.threshold_law, parameters.query_law
     if restart is not None:
-        searches = most_searches(w, restart, restart.epoch + w - 1, changes)
+        searches = most_searches(restart, restart.epoch + w - 1, changes)
         return Bound(first.epsilon + second.epsilon, Losses(searches, restart.epoch - 1, w).delta(first, second))
     pieces, runs = 2 + changes, 1 + forgotten
     d1, d2 = first.shift_delta, second.tail_delta
@@ -192,14 +192,15 @@ def of_runs(parameters: Parameters, restart: CrossingRestart, lengths: Iterable[
     """The bound for a client that counts in one set in runs of so many steps, with restart after the crossing.
 
     ``max(I e1 + g e2, I e2)``, ``max(I+ d1 + g (Y-1) d2, |D| d2)``: g runs of |D| steps in all, I the most searches
-    that run in them, I+ the most that could.
+    that count one of its joins, I+ the most that could. The joins of a run of n steps lie within ``n - w + 1`` steps;
+    they are counted by one search, and by one more for each that ends before the last of them.
     """
     first, second = parameters.threshold_law, parameters.query_law
     d1, d2 = first.shift_delta, second.tail_delta
     lengths = list(lengths)
     w, y = parameters.window, restart.epoch
-    met = sum(most_searches(w, restart, n) for n in lengths)
-    possible = sum(most_searches(w, restart, n + y - 1) for n in lengths)
+    met = sum(1 + most_searches(restart, n - w) for n in lengths)
+    possible = sum(most_searches(restart, n + y - 1) for n in lengths)
     return Bound(
         max(met * first.epsilon + len(lengths) * second.epsilon, met * second.epsilon),
         max(possible * d1 + len(lengths) * (y - 1) * d2, sum(lengths) * d2),

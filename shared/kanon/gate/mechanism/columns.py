@@ -127,16 +127,16 @@ def _or_none(step: int) -> int | None:
     return None if step == NEVER else step
 
 
-def most_recent_of_all(before: States, joined: Tokens, step: int, window: int, keep: int) -> tuple[Tokens, Ints]:
+def most_recent_of_all(before: States, joined: Tokens, step: int, sinces: Ints, keep: int) -> tuple[Tokens, Ints]:
     """The members of each set at ``step``, latest first and at most ``keep``, and their last steps.
 
     As in :func:`members.most_recent`: first the tokens that joined at ``step``, smallest first; then the earlier
-    members in their order, without those that joined again or have left the window.
+    members in their order, without those that joined again or joined last before ``sinces``, (n,).
     """
     sets = len(before)
     new = np.unique(joined.owners << _TOKEN_BITS | joined.tokens)
     old_owners = before.members.owners
-    stays = (before.lasts > step - window) & ~np.isin(old_owners << _TOKEN_BITS | before.members.tokens, new)
+    stays = (before.lasts >= sinces[old_owners]) & ~np.isin(old_owners << _TOKEN_BITS | before.members.tokens, new)
     owners = np.concatenate((new >> _TOKEN_BITS, old_owners[stays]))
     tokens = np.concatenate((new & (2**_TOKEN_BITS - 1), before.members.tokens[stays]))
     lasts = np.concatenate((np.full(len(new), step), before.lasts[stays]))

@@ -17,19 +17,19 @@ class Member(NamedTuple):
 
 
 def most_recent(
-    members: Iterable[Member], joined: Iterable[int], step: int, window: int, keep: int
+    members: Iterable[Member], joined: Iterable[int], step: int, since: int, keep: int
 ) -> tuple[Member, ...]:
     """Add the tokens that joined at ``step`` to ``members``; return the ``keep`` most recent, latest first.
 
-    Members whose last join is outside the window ``(step - window, step]`` are dropped. Members with the same
+    Members whose last join is before the step ``since`` are dropped. Members with the same
     last step are ordered by token, so the result does not depend on the order of the rows.
     """
-    last = {member.token: member.last for member in members if member.last > step - window}
+    last = {member.token: member.last for member in members if member.last >= since}
     last.update(dict.fromkeys(joined, step))
     ordered = sorted(last.items(), key=lambda item: (-item[1], item[0]))
     return tuple(Member(token, at) for token, at in ordered[:keep])
 
 
-def count_at(members: Iterable[Member], step: int, window: int) -> int:
-    """The count at ``step`` without further joins: members whose last join is in ``(step - window, step]``."""
-    return sum(member.last > step - window for member in members)
+def count_since(members: Iterable[Member], since: int) -> int:
+    """The members whose last join is at the step ``since`` or later: the count without further joins."""
+    return sum(member.last >= since for member in members)

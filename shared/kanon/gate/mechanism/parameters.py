@@ -33,7 +33,8 @@ class CrossingRestart:
 
     Args:
         hold: L, the steps that a status stays true; at least the window.
-        epoch: Y, the steps of an epoch; a search ends with its epoch. More than the window.
+        epoch: Y, the steps of an epoch; a search ends with its epoch, and the next one counts from 0. More than the
+            window.
     """
 
     hold: int
@@ -101,8 +102,8 @@ class Parameters:
     def _check_restart(self, restart: CrossingRestart) -> None:
         if not self.window <= restart.hold <= MOST_STEPS:
             raise InvalidParametersError(
-                f"hold must lie between the window of {self.window} steps and {MOST_STEPS}, not {restart.hold}: with a"
-                f" shorter one, two searches could meet one join"
+                f"hold must lie between the window of {self.window} steps and {MOST_STEPS}, not {restart.hold}: a"
+                f" search counts the joins after the last one, so a set would read false while as many clients join"
             )
         if not self.window < restart.epoch <= MOST_STEPS:
             raise InvalidParametersError(
@@ -117,12 +118,20 @@ class Parameters:
 
     @property
     def memory(self) -> int:
-        """The largest number of steps after a crossing, or after the first step of a search, that may still need it.
+        """The largest number of steps after a crossing that may still need it.
 
-        After a crossing at step j the next search begins at ``j+L`` and lasts at most Y steps; if it crosses, its
-        status lasts L steps more. On a grid this is the window.
+        After a crossing at step j the next search begins at ``j+L``, and lasts at most Y steps. On a grid this is the
+        window.
         """
-        return self.window if self.restart is None else self.restart.epoch + 2 * self.restart.hold
+        return self.window if self.restart is None else self.restart.epoch + self.restart.hold
+
+    @property
+    def two_crossings(self) -> int:
+        """The largest number of steps in which a set has at most two crossings.
+
+        On a grid these are in two instances. With restart after the crossing they are a hold apart.
+        """
+        return self.window if self.restart is None else 2 * self.restart.hold
 
     def stale_after(self, max_stale: int) -> int | None:
         """So many steps after the visible step, its answers are refused; None if they never are.
@@ -157,7 +166,7 @@ class Parameters:
         """32 bytes that identify these parameters. They name the tape: other parameters get other noise."""
         restart = () if self.restart is None else ("crossing", self.restart.hold, self.restart.epoch)
         fields = (
-            "kanon/type/1" if self.restart is None else "kanon/type/2",
+            "kanon/type/1" if self.restart is None else "kanon/type/3",  # 2 had other counts
             self.k,
             self.window,
             self.period,
@@ -198,9 +207,9 @@ WATCHED_SETS = 10_000
 """The number of sets that an observer watches before choosing the one to join."""
 WATCHED_SETS_DELTA = Fraction(1, 1_000_000)
 MOST_TRUNCATION = 512  # enough for an epsilon of 0.05 at any practical delta
-LEAST_EPOCH, USUAL_EPOCH = 13, 52
-"""Windows. A search that is silent for longer has a larger threshold noise more often; a set that is searching spends
-more of a shorter epoch in dark steps."""
+LEAST_EPOCH, USUAL_EPOCH = 13, 53
+"""Windows. A search that is silent for longer has a larger threshold noise more often; a shorter epoch makes a set that
+is searching count from 0 more often."""
 
 PROFILES: dict[str, Profile] = {
     # The published "eps=3, A=25" means epsilon 0.75 and A=25 for each noise. With 24, an empty set is never true.
@@ -258,18 +267,20 @@ def losses(window: int, restart: CrossingRestart | None = None, steps: int = 1, 
     if restart is None:
         instances = 1 + -(-(steps - 1) // window)
         return Losses(sets * instances + 1, window - 1, window)
-    searches = most_searches(window, restart, restart.epoch + steps + window - 2)
+    searches = most_searches(restart, restart.epoch + steps + window - 2)
     return Losses(sets * searches, restart.epoch - 1, window)
 
 
-def most_searches(window: int, restart: CrossingRestart, steps: int, generations: int = 0) -> int:
-    """The most searches of one set that can begin within ``steps`` consecutive steps.
+def most_searches(restart: CrossingRestart, steps: int, generations: int = 0) -> int:
+    """The most searches of one set that can begin within ``steps`` consecutive steps, or the most that can end there.
 
-    Two of them begin at least a window apart, and at least ``hold`` steps unless an epoch ends between. A log
-    generation that begins in these steps is an epoch's end.
+    Within an epoch two of them are at least ``hold`` steps apart. A log generation that begins in these steps is one
+    more end of an epoch.
     """
-    ends = -(-(steps - 1) // restart.epoch) + generations
-    return min(-(-steps // window), -(-(steps + ends * (restart.hold - window)) // restart.hold))
+    if steps < 1:
+        return 0
+    epochs, rest = divmod(steps - 1, restart.epoch)
+    return 1 + epochs * -(-restart.epoch // restart.hold) - (-rest // restart.hold) + generations
 
 
 def profile(name: str, window: int, period: int = 3600) -> tuple[Law, Law]:
@@ -304,8 +315,8 @@ def profile_restart(name: str, window: int, period: int = 3600) -> CrossingResta
 
 
 def usual_epoch(window: int, period: int) -> int:
-    """About a year, in whole windows, between :data:`LEAST_EPOCH` and :data:`USUAL_EPOCH` of them."""
-    return window * min(USUAL_EPOCH, max(LEAST_EPOCH, steps_in_a_year(period) // window))
+    """A year, rounded up to whole windows, but between :data:`LEAST_EPOCH` and :data:`USUAL_EPOCH` of them."""
+    return window * min(USUAL_EPOCH, max(LEAST_EPOCH, -(-steps_in_a_year(period) // window)))
 
 
 def _profile(name: str) -> Profile:

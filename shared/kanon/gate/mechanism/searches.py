@@ -1,4 +1,4 @@
-"""When a set is tested, and how long it stays true: its searches.
+"""When a set is tested, what is counted, and how long it stays true: its searches.
 
 A *search* is a run of steps with one threshold noise, in which a set is tested until it crosses. There are two rules:
 
@@ -6,21 +6,18 @@ A *search* is a run of steps with one threshold noise, in which a set is tested 
   the end of the instance.
 - *Crossing* (``parameters.restart``). After a crossing at step j the set is true for exactly the steps ``j .. j+L-1``
   (L is the *hold*), and the next search begins at ``j+L``. The steps are also cut into *epochs* of Y steps. A search
-  that has not crossed by the last step b of the epoch in which it began ends there. The next one begins at ``b+w``;
-  the set is false in the *dark* steps between.
+  that has not crossed by the last step b of the epoch in which it began ends there, and the next one begins at ``b+1``.
+  A search counts the joins that were made *after the search before it ended* (after j, or after b), and no others.
 
-The privacy of the crossing rule needs one property: *at most one search is active in any w consecutive steps*. A join
-changes the counts of such a run only, so it meets one search (docs/proofs/crossing.md). The steps between two searches
-follow from it, also in the edge cases:
+The privacy of the crossing rule follows from the last sentence: every join is counted in one search only
+(docs/proofs/crossing.md). Some cases:
 
-- After a crossing the next search begins at ``j+L`` wherever that is, because ``L >= w``: in the dark steps after a
-  boundary, in a later epoch, or (``L > Y``) several epochs later. It ends with the epoch in which it begins.
-- A boundary that a status outlasts has no dark steps: no search ended there. If ``j+L`` is the first step of an epoch,
-  the search begins there.
-- A set without a crossing searches in each epoch from its w-th step on. So does a set of which nothing is known.
+- The search after a crossing begins at ``j+L`` wherever that is, if need be several epochs later, and ends with the
+  epoch in which it begins. Its windows lie after j, because ``L >= w``: it misses no join.
+- A search that begins with its epoch counts from 0. So does the first search of a set of which nothing is known.
 - A log generation that begins at step g has noise of its own. It is like the beginning of an epoch: every search that
-  began before g ends at g-1, and the next one begins at ``g-1+w``, or if an epoch begins before that, w-1 steps after
-  it. True statuses stay. This holds even if the crossings of that time were lost.
+  began before g ends at g-1, and the next one begins at g. True statuses stay. This holds even if the crossings of that
+  time were lost.
 
 All of this is a public function of the set, its last crossing and the step: it depends on no count.
 """
@@ -36,11 +33,13 @@ class Search(NamedTuple):
     """The steps ``first`` to ``last``, both included, in which a set is tested until it crosses.
 
     ``place`` names its noise among the searches of the set: the number of the instance on a grid, else the first step.
+    Joins before the step ``since`` never count in it; on a grid, that is before all that could.
     """
 
     place: int
     first: int
     last: int
+    since: int
 
 
 @dataclass(frozen=True)
@@ -73,20 +72,22 @@ class Searches:
         instance = self._cycle(step)
         if crossing is not None and self._cycle(crossing) == instance:
             instance += 1
-        first = first_step(instance, self.phase, self.parameters.window)
-        return Search(instance, first, first + self.parameters.window - 1)
+        window = self.parameters.window
+        first = first_step(instance, self.phase, window)
+        return Search(instance, first, first + window - 1, first - 2 * window)
 
     def _after_crossing(self, step: int, crossing: int | None, hold: int) -> Search:
-        ended = self._first_of_cycle(step)  # every search that began before this step has ended before it
+        first = self._first_of_cycle(step)  # every search that began before this step has ended before it
         if self.begun is not None:
-            ended = max(ended, self.begun)
-        if crossing is not None and crossing + hold >= ended:
-            first = crossing + hold
-        else:
-            first = ended + self.parameters.window - 1
-            if self._first_of_cycle(first) > ended:  # the generation began just before the end of an epoch
-                first = self._first_of_cycle(first) + self.parameters.window - 1
-        return Search(first, first, self._first_of_cycle(first) + self.parameters.cycle - 1)
+            first = max(first, self.begun)
+        since = first
+        if crossing is not None and crossing + hold >= first:
+            first, since = crossing + hold, crossing + 1
+        return Search(first, first, self._first_of_cycle(first) + self.parameters.cycle - 1, since)
+
+    def counts_from(self, search: Search, step: int) -> int:
+        """The first step whose joins count at ``step`` in a search, or would count in it if it began by then."""
+        return max(step - self.parameters.window + 1, search.since)
 
     def is_true(self, crossing: int, step: int) -> bool:
         """Whether ``crossing``, if it happened at or before ``step``, makes the set true at ``step``."""

@@ -46,8 +46,10 @@ def evaluate_columns(
     ``step`` is later than each set's last evaluated step. ``joined`` has the client tokens that joined each set, in any
     order, repetitions allowed. ``begun`` is the first step of the log generation.
     """
-    members, lasts = most_recent_of_all(before, joined, step, parameters.window, parameters.members_kept)
     newest = before.crossings[:, 1]
+    phases = phases_of(before.keys, parameters)
+    sinces = np.maximum(searches_at(parameters, phases, step, newest, begun).sinces, step - parameters.window + 1)
+    members, lasts = most_recent_of_all(before, joined, step, sinces, parameters.members_kept)
     crossed, wake_ups = decide(Sets(parameters, tapes_of, before.keys, members.sizes, lasts, begun), step, newest)
     crossings = np.where(crossed[:, None], np.column_stack((newest, np.full_like(newest, step))), before.crossings)
     return States(before.keys, members, lasts, crossings, np.full(len(before), step), wake_ups)
@@ -59,10 +61,11 @@ class SearchColumns(NamedTuple):
     places: Ints
     firsts: Ints
     lasts: Ints
+    sinces: Ints
 
     def part(self, rows: "Ints | slice") -> "SearchColumns":
         """The searches of some rows."""
-        return SearchColumns(self.places[rows], self.firsts[rows], self.lasts[rows])
+        return SearchColumns(self.places[rows], self.firsts[rows], self.lasts[rows], self.sinces[rows])
 
 
 def searches_at(
@@ -77,12 +80,11 @@ def searches_at(
     begins = first_of_cycle(np.full(len(phases), steps))
     if parameters.restart is None:
         firsts = np.where(newest >= begins, begins + window, begins)
-        return SearchColumns((firsts - phases) // window, firsts, firsts + window - 1)
-    ended = begins if begun is None else np.maximum(begins, begun)
-    later = first_of_cycle(ended + window - 1)
+        return SearchColumns((firsts - phases) // window, firsts, firsts + window - 1, firsts - 2 * window)
+    begins = begins if begun is None else np.maximum(begins, begun)
     after = newest + parameters.restart.hold
-    firsts = np.where(after >= ended, after, np.maximum(ended, later) + window - 1)
-    return SearchColumns(firsts, firsts, first_of_cycle(firsts) + cycle - 1)
+    firsts, sinces = np.where(after >= begins, (after, newest + 1), (begins, begins))
+    return SearchColumns(firsts, firsts, first_of_cycle(firsts) + cycle - 1, sinces)
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class Sets:
         parameters: the constants of the type.
         tapes_of: the tapes by first step of a search.
         keys: n set keys.
-        sizes: members per set, (n,); all joined in the window that ends with the step.
+        sizes: members per set, (n,): its count at the step.
         lasts: the last steps of all members, set after set, latest first, (sum of sizes,).
         begun: the first step of the log generation, None for the first one.
     """
@@ -105,10 +107,11 @@ class Sets:
     lasts: Ints
     begun: int | None = None
 
-    def count_at(self, steps: Ints) -> Ints:
-        """The count of set n at ``steps[n]`` if nobody joins."""
-        window, owners = self.parameters.window, np.repeat(np.arange(len(self.keys)), self.sizes)
-        return np.bincount(owners[self.lasts > steps[owners] - window], minlength=len(self.keys))
+    def first_counts(self, searches: SearchColumns) -> Ints:
+        """The count of each set at the first step of a search of it, if nobody joins."""
+        owners = np.repeat(np.arange(len(self.keys)), self.sizes)
+        sinces = np.maximum(searches.sinces, searches.firsts - self.parameters.window + 1)
+        return np.bincount(owners[self.lasts >= sinces[owners]], minlength=len(self.keys))
 
     def first_crossings(self, asked: Ints, searches: SearchColumns, counts: Ints, step: int) -> Ints:
         """The first crossing at or after ``step`` of each set in ``asked``, within one search per set.
@@ -176,11 +179,12 @@ def decide(sets: Sets, step: int, newest: Ints) -> tuple[Bools, Ints]:
     crossed = crossing == step
     wake_ups = np.where(crossed, NEVER, crossing)
 
-    # The search after it. If nobody joins, the set is empty from the next one on.
+    # The search after it. If nobody joins, the set is empty from the next one on, and with restart after the crossing
+    # already in it if a search ended before: then the members do not count.
     after = np.where(active & ~crossed, searches.lasts, step) + 1
     searches = searches_at(parameters, phases, after, np.where(crossed, step, newest), sets.begun)
     asked = np.flatnonzero((~active | crossed | (crossing == NEVER)) & (sizes > 0))
-    wake_ups[asked] = sets.first_crossings(asked, searches, sets.count_at(searches.firsts), NEVER)
+    wake_ups[asked] = sets.first_crossings(asked, searches, sets.first_counts(searches), NEVER)
     return crossed, wake_ups
 
 

@@ -77,7 +77,7 @@ def test_the_look_ahead_finds_the_same_step_as_trying_every_later_step(
     step = max((at for _, at in joins), default=0) + ago % window
     last = dict(sorted(joins, key=lambda join: join[1]))
     kept = [Member(token, at) for token, at in last.items() if at > step - window]
-    members = most_recent(kept, (), step, window, parameters.members_kept)
+    members = most_recent(kept, (), step, step - window + 1, parameters.members_kept)
     searches = Searches.of(parameters, name)
     for crossing in (None, step - crossed_ago):
         found = next_crossing(searches, members, step, crossing, _noise(parameters, name))

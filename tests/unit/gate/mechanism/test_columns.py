@@ -1,5 +1,6 @@
 """The members of many sets at once are those of each set alone."""
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,14 +23,15 @@ def sets(draw: st.DrawFn) -> tuple[SetState, list[int]]:
     return SetState(tuple(ordered), (), STEP - 1), draw(st.lists(TOKENS))
 
 
-@given(st.lists(sets(), max_size=6), st.integers(2, 12), st.integers(1, 8))
+@given(st.lists(st.tuples(sets(), st.integers(STEP - 11, STEP)), max_size=6), st.integers(1, 8))
 @settings(max_examples=300)
 def test_the_most_recent_members_equal_those_of_each_set_alone(
-    chunk: list[tuple[SetState, list[int]]], window: int, keep: int
+    chunk: list[tuple[tuple[SetState, list[int]], int]], keep: int
 ) -> None:
-    before = States.of([(set_key(n), state) for n, (state, _) in enumerate(chunk)])
-    members, lasts = most_recent_of_all(before, Tokens.of([joined for _, joined in chunk]), STEP, window, keep)
-    expected = [most_recent(state.members, joined, STEP, window, keep) for state, joined in chunk]
+    before = States.of([(set_key(n), state) for n, ((state, _), _) in enumerate(chunk)])
+    sinces = np.array([since for _, since in chunk], np.int64)
+    members, lasts = most_recent_of_all(before, Tokens.of([joined for (_, joined), _ in chunk]), STEP, sinces, keep)
+    expected = [most_recent(state.members, joined, STEP, since, keep) for (state, joined), since in chunk]
     assert members.sizes.tolist() == [len(kept) for kept in expected]
     found = list(zip(members.tokens.tolist(), lasts.tolist(), strict=True))
     assert found == [tuple(member) for kept in expected for member in kept]

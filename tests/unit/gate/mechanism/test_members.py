@@ -5,31 +5,31 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanon.gate.mechanism.members import Member, count_at, most_recent
+from kanon.gate.mechanism.members import Member, count_since, most_recent
 
 JOINS = st.lists(st.sets(st.integers(0, 12), max_size=6), min_size=1, max_size=25)
 """The tokens that join at step 0, 1, 2, ..."""
 
 
 def test_the_latest_members_come_first_and_equally_late_ones_by_token() -> None:
-    members = most_recent([Member(9, 3), Member(1, 2)], [7, 5], step=4, window=3, keep=10)
+    members = most_recent([Member(9, 3), Member(1, 2)], [7, 5], step=4, since=2, keep=10)
     assert members == (Member(5, 4), Member(7, 4), Member(9, 3), Member(1, 2))
 
 
 def test_a_member_that_joins_again_is_one_member_with_a_later_last_step() -> None:
-    assert most_recent([Member(9, 3)], [9, 9], step=4, window=3, keep=10) == (Member(9, 4),)
+    assert most_recent([Member(9, 3)], [9, 9], step=4, since=2, keep=10) == (Member(9, 4),)
 
 
-def test_a_member_leaves_one_window_after_its_last_join() -> None:
+def test_a_member_whose_last_join_is_too_early_is_dropped() -> None:
     member = Member(9, 3)
-    assert count_at([member], 5, window=3) == 1
-    assert count_at([member], 6, window=3) == 0
-    assert most_recent([member], [], step=5, window=3, keep=10) == (member,)
-    assert most_recent([member], [], step=6, window=3, keep=10) == ()
+    assert count_since([member], 3) == 1
+    assert count_since([member], 4) == 0
+    assert most_recent([member], [], step=5, since=3, keep=10) == (member,)
+    assert most_recent([member], [], step=5, since=4, keep=10) == ()
 
 
 def test_no_more_members_are_kept_than_asked_for() -> None:
-    members = most_recent([Member(9, 3), Member(8, 2)], [5], step=4, window=9, keep=2)
+    members = most_recent([Member(9, 3), Member(8, 2)], [5], step=4, since=0, keep=2)
     assert members == (Member(5, 4), Member(9, 3))
 
 
@@ -38,7 +38,7 @@ def test_order_and_repetition_of_joins_do_not_matter(joined: list[int], random: 
     shuffled = [*joined, *joined]
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     before = (Member(3, 1), Member(4, 0))
-    assert most_recent(before, shuffled, 2, 5, 4) == most_recent(before, joined, 2, 5, 4)
+    assert most_recent(before, shuffled, 2, 0, 4) == most_recent(before, joined, 2, 0, 4)
 
 
 @given(JOINS, st.integers(2, 8), st.integers(1, 9))
@@ -49,8 +49,8 @@ def test_the_kept_members_count_like_all_members_up_to_as_many_as_are_kept(
     joined_at: dict[int, set[int]] = defaultdict(set)
     for step, joined in enumerate(joins):
         joined_at[step] = joined
-        members = most_recent(members, joined, step, window, keep)
+        members = most_recent(members, joined, step, step - window + 1, keep)
         for later in range(step, step + window + 2):  # every window of the future, if nobody joins
             in_window = (joined_at[at] for at in range(later - window + 1, min(later, step) + 1))
             exact = len(set().union(*in_window))
-            assert count_at(members, later, window) == min(exact, keep)
+            assert count_since(members, later - window + 1) == min(exact, keep)

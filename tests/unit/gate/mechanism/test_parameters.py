@@ -40,8 +40,8 @@ def test_the_certain_counts_come_from_the_ends_of_the_laws() -> None:
         (
             {"restart": CrossingRestart(5, 15)},
             (
-                "hold must lie between the window of 6 steps and 10000000, not 5: with a shorter one, two searches"
-                " could meet one join"
+                "hold must lie between the window of 6 steps and 10000000, not 5: a search counts the joins after the"
+                " last one, so a set would read false while as many clients join"
             ),
         ),
         (

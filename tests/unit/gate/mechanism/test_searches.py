@@ -1,9 +1,9 @@
-"""The searches of a set: no w steps in a row meet two of them, and every way to compute them agrees."""
+"""The searches of a set: every join counts in one of them, and every way to compute them agrees."""
 
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -42,15 +42,18 @@ def runs(searches: Searches, crossed: tuple[int, ...] = (), tested: Tested = ())
 
 @pytest.mark.parametrize("begun", [None, 0, 9])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_no_w_consecutive_steps_meet_two_searches(shape: tuple[int, int, int], begun: int | None) -> None:
+def test_no_join_counts_in_two_searches(shape: tuple[int, int, int], begun: int | None) -> None:
     parameters = shaped(*shape)
     for phase in range(parameters.cycle):
-        for crossed, found in runs(Searches(parameters, phase, begun)):
-            for (step, search), (later, other) in combinations(found, 2):
-                assert search == other or later - step >= parameters.window
-            # Only what the rules ask for is dark: each pair of neighbouring searches is exactly as far apart.
+        searches = Searches(parameters, phase, begun)
+        for crossed, found in runs(searches):
             for (step, search), (later, other) in pairwise(found):
-                if search != other and step in crossed:
+                if search == other:
+                    continue
+                assert searches.counts_from(search, step) <= step < searches.counts_from(other, later)
+                # And no join is lost: the next search counts from the step after the last one on.
+                assert other.since == step + 1 or other.since == (begun or 0) > step
+                if step in crossed:
                     assert later == step + parameters.restart.hold  # type: ignore[union-attr]
 
 
@@ -69,7 +72,7 @@ def follow(naive: NaiveSearches, first: Searches, later: Searches) -> None:
 
     ``first`` are the searches before the log generation of ``naive``, ``later`` those in it.
     """
-    crossing = naive.crossings[-1] if naive.crossings else None
+    crossing, w = naive.crossings[-1] if naive.crossings else None, first.parameters.window
     for step in range(0 if crossing is None else crossing, len(STEPS)):
         searches = first if naive.begun is None or step < naive.begun else later
         if step != crossing:
@@ -77,6 +80,7 @@ def follow(naive: NaiveSearches, first: Searches, later: Searches) -> None:
             running = naive.search_at(step)
             assert (None if search.first > step else (search.place, step - search.first)) == running
             assert search.first == search.place
+            assert not running or searches.counts_from(search, step) == max(step - w + 1, naive.counted_from)
             if running and len(naive.crossings) < 2:
                 crossed = copy(naive)
                 crossed.crossings = [*naive.crossings]
@@ -85,20 +89,20 @@ def follow(naive: NaiveSearches, first: Searches, later: Searches) -> None:
         assert (crossing is not None and searches.is_true(crossing, step)) == (step <= naive.true_through)
 
 
-def test_the_searches_of_a_quiet_set_fill_each_epoch_but_for_the_dark_steps() -> None:
+def test_the_searches_of_a_quiet_set_fill_each_epoch_and_count_from_0() -> None:
     searches = Searches(CROSSING, 4)  # window 6, epoch 15
-    assert [searches.at(step, None) for step in (4, 9, 18, 19)] == [Search(9, 9, 18)] * 3 + [Search(24, 24, 33)]
+    assert [searches.at(step, None) for step in (4, 9, 18, 19)] == [Search(4, 4, 18, 4)] * 3 + [Search(19, 19, 33, 19)]
 
 
 @pytest.mark.parametrize(
     ("crossing", "step", "search"),
     [
-        (10, 11, Search(18, 18, 18)),  # the last step of its epoch
-        (11, 12, Search(19, 19, 33)),  # the first step of the next one: no dark steps
-        (13, 14, Search(21, 21, 33)),  # in the dark steps after the boundary
-        (13, 20, Search(21, 21, 33)),
-        (10, 19, Search(24, 24, 33)),  # a search of one step, and dark steps
-        (18, 18, Search(26, 26, 33)),
+        (10, 11, Search(18, 18, 18, 11)),  # the last step of its epoch
+        (10, 19, Search(19, 19, 33, 19)),
+        (11, 12, Search(19, 19, 33, 12)),  # the first step of the next one: no search ended there, so no join is lost
+        (13, 14, Search(21, 21, 33, 14)),
+        (13, 20, Search(21, 21, 33, 14)),
+        (18, 18, Search(26, 26, 33, 19)),
     ],
 )
 def test_the_search_after_a_crossing_begins_when_the_status_ends_and_ends_with_its_epoch(
@@ -109,17 +113,17 @@ def test_the_search_after_a_crossing_begins_when_the_status_ends_and_ends_with_i
 
 def test_a_hold_longer_than_the_epoch_passes_over_epochs() -> None:
     searches = Searches(replace(CROSSING, restart=CrossingRestart(40, 15)), 4)
-    assert {searches.at(step, 10) for step in range(10, 64)} == {Search(50, 50, 63)}
-    assert searches.at(64, 10) == Search(69, 69, 78)
+    assert {searches.at(step, 10) for step in range(10, 64)} == {Search(50, 50, 63, 11)}
+    assert searches.at(64, 10) == Search(64, 64, 78, 64)
 
 
 def test_a_log_generation_ends_searches_like_an_epoch_and_statuses_stay() -> None:
     searches = Searches(CROSSING, 4, begun=12)
-    assert searches.at(12, None) == Search(17, 17, 18)
-    assert searches.at(12, 3) == Search(17, 17, 18)  # its search began at 11 and ends at 11
-    assert searches.at(12, 4) == Search(12, 12, 18)  # a true status ended at 11: no dark steps
-    assert searches.at(12, 9) == Search(17, 17, 18)
-    assert Searches(CROSSING, 4, begun=15).at(15, None) == Search(24, 24, 33)  # too late for its epoch
+    assert searches.at(12, None) == Search(12, 12, 18, 12)
+    assert searches.at(12, 3) == Search(12, 12, 18, 12)  # its search began at 11 and ends at 11
+    assert searches.at(12, 4) == Search(12, 12, 18, 5)  # a true status ended at 11: no search ended there
+    assert searches.at(12, 9) == Search(17, 17, 18, 10)
+    assert Searches(CROSSING, 4, begun=15).at(19, None) == Search(19, 19, 33, 19)
 
 
 @pytest.mark.parametrize("parameters", [SMALL, *(shaped(*shape) for shape in SHAPES)])
@@ -156,7 +160,7 @@ def test_a_crossing_is_needed_for_its_memory_at_most_and_for_the_search_after_it
 ) -> None:
     parameters = shaped(*shape)
     _, hold, epoch = shape
-    assert parameters.memory == epoch + 2 * hold
+    assert parameters.memory == epoch + hold
     for phase in range(epoch):
         searches = Searches(parameters, phase)
         after = searches.at(10, 10)
@@ -164,3 +168,15 @@ def test_a_crossing_is_needed_for_its_memory_at_most_and_for_the_search_after_it
         for step in range(10 + parameters.memory, 10 + parameters.memory + 3 * epoch):
             assert searches.at(step, 10) == searches.at(step, None)
     assert SMALL.memory == SMALL.window
+
+
+@pytest.mark.parametrize("parameters", [SMALL, *(shaped(*shape) for shape in SHAPES)])
+def test_no_set_has_more_than_two_crossings_in_as_many_steps_as_a_replay_compares(parameters: Parameters) -> None:
+    def most(searches: Searches, step: int, crossing: int | None, left: int) -> int:
+        """The most crossings in the next ``left`` steps, if a set crosses as often as it can."""
+        first = max(step, searches.at(step, crossing).first)
+        return 0 if first >= step + left else 1 + most(searches, first + 1, first, left - (first + 1 - step))
+
+    for phase in range(parameters.cycle):
+        searches = Searches(parameters, phase)
+        assert max(most(searches, step, None, parameters.two_crossings) for step in range(parameters.cycle)) <= 2
