@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -19,26 +20,34 @@ from tests.proofs.gate.composition import CHUNK, NOTHING, Claims, Edge, edge_of,
 from tests.proofs.gate.enumeration import Claim, Floats, Ratio, Small
 
 Presence = tuple[int, ...]
-"""What is known of the client's joins at a step; each rule of presence has its own."""
-Moves = Callable[[int, Presence], tuple[tuple[bool, Presence], ...]]
-"""At a step, from what is known before it: whether the client counts there, and what is known afterwards."""
+"""What is known of the client's joins at a step; each kind of join has its own."""
 OVER: Presence = ()
 """The client counts at no later step."""
+WAITING: Presence = (-1,)
+"""The client has not joined since the last search ended."""
+
+
+class Joins(Protocol):
+    """The joins of a client that are removed or added."""
+
+    def at(self, step: int, known: Presence) -> tuple[tuple[bool, Presence], ...]:
+        """At a step, from what is known before it: whether the client counts there, and what is known afterwards."""
+
+    def after_the_end(self, step: int, known: Presence) -> Presence:
+        """What counts of what is known after ``step``, if a search ends there."""
 
 
 @dataclass(frozen=True)
 class Rules:
     """When searches run, for ``steps`` steps from the first step of an epoch on.
 
-    ``dark`` steps without a search follow an epoch's end, w - 1 if it is None. ``generation`` is the first step of a
-    log generation that is an epoch's end.
+    ``generation`` is the first step of a log generation that is an epoch's end.
     """
 
     window: int
     hold: int
     epoch: int
     steps: int
-    dark: int | None = None
     generation: int | None = None
 
     def last(self, begin: int) -> int:
@@ -48,42 +57,55 @@ class Rules:
 
     def next_after(self, begin: int, crossing: int | None) -> int:
         """The first step of the search after the one that begins at ``begin``."""
-        if crossing is not None:
-            return crossing + self.hold
-        return self.last(begin) + 1 + (self.window - 1 if self.dark is None else self.dark)
+        return self.last(begin) + 1 if crossing is None else crossing + self.hold
 
 
-def one_join(window: int, begin: int | None = None) -> Moves:
+Again = Literal["", "of its last step", "of all its steps"]
+"""The joins that count in one search, and by mistake in the next one too."""
+
+
+@dataclass(frozen=True)
+class OneJoin:
     """One join that shows for at most ``window`` steps from ``begin`` on, or from a step chosen by the answers.
 
     It may end earlier, at any step, by the answers: the client joins again.
     """
 
-    def moves(step: int, known: Presence) -> tuple[tuple[bool, Presence], ...]:
+    window: int
+    begin: int | None = None
+    again: Again = ""
+
+    def at(self, step: int, known: Presence) -> tuple[tuple[bool, Presence], ...]:
         if known == OVER:
             return ((False, OVER),)
         if known == WAITING:
-            shows: tuple[tuple[bool, Presence], ...] = ((True, (window - 1,)),)
-            if begin is None:
+            shows: tuple[tuple[bool, Presence], ...] = ((True, (self.window - 1,)),)
+            if self.begin is None:
                 return ((False, WAITING), *shows)
-            return shows if step == begin else ((False, WAITING),)
+            return shows if step == self.begin else ((False, WAITING),)
         (left,) = known
         return ((False, OVER), (True, (left - 1,))) if left else ((False, OVER),)
 
-    return moves
+    def after_the_end(self, step: int, known: Presence) -> Presence:
+        now = known == (self.window - 1,)
+        counts_again = self.again == "of all its steps" or (self.again == "of its last step" and now)
+        return known if known == WAITING or counts_again else OVER
 
 
-WAITING: Presence = (-1,)
-"""The client has not joined yet."""
+@dataclass(frozen=True)
+class Every:
+    """Joins at fixed steps. What is known is the last one that counts."""
 
+    window: int
+    joined: tuple[int, ...]
 
-def at_steps(counted: tuple[int, ...]) -> Moves:
-    """A client that counts at fixed steps."""
+    def at(self, step: int, known: Presence) -> tuple[tuple[bool, Presence], ...]:
+        last = step if step in self.joined else known[0] if known else -1
+        counts = last >= 0 and step < last + self.window
+        return ((counts, OVER if step >= max(self.joined) and not counts else (last,)),)
 
-    def moves(step: int, known: Presence) -> tuple[tuple[bool, Presence], ...]:
-        return ((step in counted, WAITING if step < max(counted) else OVER),)
-
-    return moves
+    def after_the_end(self, step: int, known: Presence) -> Presence:
+        return WAITING if step < max(self.joined) else OVER
 
 
 @dataclass(frozen=True)
@@ -101,7 +123,7 @@ class Game:
     threshold_law: Law
     query_law: Law
     rules: Rules
-    moves: Moves
+    joins: Joins
     adding: bool
 
     def most(self, odds: Fraction) -> float:
@@ -122,21 +144,21 @@ class Game:
             paths = [
                 ((*counted, counts), (*seen, then))
                 for counted, seen in paths
-                for counts, then in self.moves(step, seen[-1])
+                for counts, then in self.joins.at(step, seen[-1])
             ]
         for counted, seen in paths:
             after = [*zip(range(begin, last + 1), seen[1:], strict=True), (None, seen[-1])]
             follows = []
             for crossing, one in after:
-                at = self.rules.next_after(begin, crossing)
-                follows.append((at, self.reached(last + 1 if crossing is None else crossing + 1, at, one)))
+                at, end = self.rules.next_after(begin, crossing), last if crossing is None else crossing
+                follows.append((at, self.reached(end + 1, at, self.joins.after_the_end(end, one))))
             yield Way(counted, tuple(follows))
 
     def reached(self, begin: int, end: int, known: Presence) -> frozenset[Presence]:
         """What may be known at ``end``, of what is known at ``begin``, over steps without a search."""
         states = {known}
         for step in range(begin, min(end, self.rules.steps)):
-            states = {then for one in states for _, then in self.moves(step, one)}
+            states = {then for one in states for _, then in self.joins.at(step, one)}
         return frozenset(states)
 
     def laws(self, counted: tuple[bool, ...]) -> tuple[Floats, Floats]:
