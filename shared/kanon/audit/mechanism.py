@@ -317,10 +317,9 @@ def _fits_of_instances(
 
 def _fits_of_searches(parameters: Parameters, scenario: Scenario, steps: Ints) -> tuple[Floats, dict[str, FitResult]]:
     """The law of the first crossing, and the tests of the first two, (sets, 2)."""
-    hold, counts = parameters.restart.hold, scenario.counts  # type: ignore[union-attr]
-    never, before = len(counts), before_end(parameters)
-    first = next_crossing(parameters, counts, max(0, parameters.window - 1 - before))
-    second = np.array([next_crossing(parameters, counts, min(j + hold, never)) for j in range(never)])
+    hold, never = parameters.restart.hold, len(scenario.joined)  # type: ignore[union-attr]
+    first = next_crossing(parameters, scenario, 0, 0)
+    second = np.array([next_crossing(parameters, scenario, min(j + hold, never), j + 1) for j in range(never)])
     pairs = np.zeros((never + 1, never + 1))
     pairs[:never], pairs[never, never] = first[:-1, None] * second, first[never]
     delays = np.full((never + 1, never + 1, 2), never)  # of the two crossings after the first steps of their searches
@@ -343,22 +342,26 @@ def _fits_of_searches(parameters: Parameters, scenario: Scenario, steps: Ints) -
     }
 
 
-def next_crossing(parameters: Parameters, counts: Ints, first: int) -> Floats:
-    """The law of the first crossing from a search on that begins at step ``first``, over epochs; the last is never."""
-    law, alive = np.zeros(len(counts) + 1), 1.0
-    while first < len(counts):
-        ends = min(_epoch_of(parameters, first) + parameters.cycle, len(counts))
-        found = first_crossing(parameters, counts[first:ends])
+def next_crossing(parameters: Parameters, scenario: Scenario, first: int, since: int) -> Floats:
+    """The law of the first crossing from a search on that begins at step ``first``, over epochs; the last is never.
+
+    The search counts the joins from the step ``since`` on.
+    """
+    steps, alive = len(scenario.joined), 1.0
+    law = np.zeros(steps + 1)
+    while first < steps:
+        ends = min(_epoch_of(parameters, first) + parameters.cycle, steps)
+        found = first_crossing(parameters, scenario.counts_since(since)[first:ends])
         law[first:ends] = alive * found[:-1]
         alive *= float(found[-1])
-        first = ends + parameters.window - 1
+        first = since = ends
     law[-1] = alive
     return law
 
 
 def _delay(parameters: Parameters, crossing: int, before: int | None = None) -> int:
     """How many steps of its search, in a scenario, come before a crossing; ``before`` is the crossing before it."""
-    first, hold = _epoch_of(parameters, crossing) + parameters.window - 1, parameters.restart.hold  # type: ignore[union-attr]
+    first, hold = _epoch_of(parameters, crossing), parameters.restart.hold  # type: ignore[union-attr]
     if before is not None and before + hold >= _epoch_of(parameters, crossing):
         first = before + hold
     return crossing - max(first, 0)

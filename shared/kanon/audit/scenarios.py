@@ -41,7 +41,11 @@ class Scenario:
     @cached_property
     def counts(self) -> Ints:
         """The number of distinct clients in the window that ends at each step, (steps,)."""
-        windows = (self.joined[max(0, r - self.window + 1) : r + 1] for r in range(len(self.joined)))
+        return self.counts_since(0)
+
+    def counts_since(self, since: int) -> Ints:
+        """:attr:`counts` of the joins from the step ``since`` on."""
+        windows = (self.joined[max(since, r - self.window + 1) : r + 1] for r in range(len(self.joined)))
         return np.array([len({client for step in window for client in step}) for window in windows])
 
 
@@ -124,10 +128,13 @@ def likely_count(parameters: Parameters) -> int:
 def probed(like: Parameters) -> dict[str, Parameters]:
     """The types that are probed instead of ``like``, by phase rule.
 
-    A count below 51 never crosses and a count from 149 on always does, so the answers for 0 and 200 are certain.
+    A count below 51 never crosses and a count from 149 on always does, so the answers for 0 and 200 are certain. With
+    restart after the crossing these are 81 and 119, so twice a count that is certainly false is certainly true.
     """
     laws = two_sided(Fraction(3, 4), 25), two_sided(Fraction(3, 4), 24)
-    rules: tuple[PhaseRule, ...] = ("hash", "zero") if like.restart is None else ("hash",)
+    rules: tuple[PhaseRule, ...] = ("hash", "zero")
+    if like.restart is not None:
+        laws, rules = (two_sided(Fraction(3, 4), 10), two_sided(Fraction(3, 4), 9)), ("hash",)
     return {
         rule: Parameters(100, like.window, like.period, *laws, client_bits=32, phase=rule, restart=like.restart)
         for rule in rules
@@ -148,6 +155,8 @@ class Probe:
 
 _CROWD = tuple(range(CROWD))
 _FEW = tuple(range(8)) * 2
+_SOME, _OTHERS = tuple(range(60)), tuple(range(60, 120))
+"""Certainly too few, and certainly enough together."""
 
 
 def probes(parameters: Parameters) -> list[Probe]:
@@ -198,7 +207,11 @@ def _probes_around_an_epoch(parameters: Parameters, restart: CrossingRestart) ->
     def scenario(*joined: int, clients: tuple[int, ...] = _CROWD) -> Scenario:
         return Scenario(window, tuple(clients if r in joined else () for r in range(steps)))
 
-    last, searching_again = begins - 1, begins + window - 1
+    def some_and_others(some: int, others: int) -> Scenario:
+        joined = {some: _SOME, others: _OTHERS}
+        return Scenario(window, tuple(joined.get(r, ()) for r in range(steps)))
+
+    last = begins - 1
     yield Probe(
         "200 clients at the last step of an epoch, gone when their status ends: it lasts one hold",
         scenario(last, last + hold - window),
@@ -210,13 +223,28 @@ def _probes_around_an_epoch(parameters: Parameters, restart: CrossingRestart) ->
         range(last, last + 2 * hold),
     )
     yield Probe(
-        "200 clients at the first step of an epoch: they cross after the dark steps",
+        "200 clients at the first step of an epoch: they cross there",
         scenario(begins),
-        range(searching_again, searching_again + hold),
+        range(begins, begins + hold),
+    )
+    yield Probe(
+        "60 clients at the last step of an epoch, 60 at the next step: the epoch counts from 0",
+        some_and_others(last, begins),
+        range(0),
+    )
+    yield Probe(
+        "60 clients at the first step of an epoch, 60 one window later: only the window counts",
+        some_and_others(begins, begins + window),
+        range(0),
+    )
+    yield Probe(
+        "60 clients at the first step of an epoch, 60 just in the window: they cross together",
+        some_and_others(begins, last + window),
+        range(last + window, last + window + hold),
     )
     if (early := begins - hold + 1) >= window - 1:
         yield Probe(
-            "200 clients whose status ends after the end of the epoch: no dark steps",
+            "200 clients whose status ends after the end of the epoch: they still count",
             scenario(early, early + hold - 1),
             range(early, early + 2 * hold),
         )

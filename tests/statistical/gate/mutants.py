@@ -336,28 +336,34 @@ RESTART = "return at - (at - phases) % cycle"
 
 HOLD = "after = newest + parameters.restart.hold"
 LASTS = "step < crossing + self.parameters.restart.hold"
-DARK = "np.maximum(ended, later) + window - 1"
+PLAIN_WINDOW = "step - self.parameters.window + 1"
+WINDOW = "step - parameters.window + 1"
+FIRST_WINDOW = "searches.firsts - self.parameters.window + 1"
+SINCE = "since = first\n"
+SINCES = "(begins, begins))"
+BEGINS = "begins = begins if begun is None else np.maximum(begins, begun)"
+FIRST = "first = self._first_of_cycle(step)  #"
 
 PROBED = [
     Mutant(
         "window longer by one",
         0,
         plain=(
-            ("members", "> step - window", "> step - window - 1"),
+            ("searches", PLAIN_WINDOW, PLAIN_WINDOW.replace(" + 1", "")),
             ("above_threshold", "members[0].last + parameters.window", "members[0].last + parameters.window + 1"),
         ),
         vectorised=(
-            ("columns", "> step - window", "> step - window - 1"),
-            ("vectorised", "> steps[owners] - window", "> steps[owners] - window - 1"),
+            ("vectorised", WINDOW, WINDOW.replace(" + 1", "")),
+            ("vectorised", FIRST_WINDOW, FIRST_WINDOW.replace(" + 1", "")),
         ),
     ),
     Mutant(
         "window shorter by one",
         0,
-        plain=(("members", "> step - window", "> step - window + 1"),),
+        plain=(("searches", PLAIN_WINDOW, PLAIN_WINDOW.replace("1", "2")),),
         vectorised=(
-            ("columns", "> step - window", "> step - window + 1"),
-            ("vectorised", "> steps[owners] - window", "> steps[owners] - window + 1"),
+            ("vectorised", WINDOW, WINDOW.replace("1", "2")),
+            ("vectorised", FIRST_WINDOW, FIRST_WINDOW.replace("1", "2")),
         ),
     ),
     Mutant(
@@ -435,33 +441,38 @@ PROBED = [
         shape="crossing",
     ),
     Mutant(
-        "one dark step too few",
+        "the joins of the last step of an epoch count again",
         0,
-        plain=(
-            ("searches", "first = ended + self.parameters.window - 1", "first = ended + self.parameters.window - 2"),
-        ),
-        vectorised=(("vectorised", DARK, DARK.replace("- 1", "- 2")),),
+        plain=(("searches", SINCE, "since = first - 1\n"),),
+        vectorised=(("vectorised", SINCES, "(begins, begins - 1))"),),
         shape="crossing",
     ),
     Mutant(
-        "one dark step too many",
+        "all joins of the window count at the beginning of an epoch",
         0,
-        plain=(("searches", "first = ended + self.parameters.window - 1", "first = ended + self.parameters.window"),),
-        vectorised=(("vectorised", DARK, DARK.replace(" - 1", "")),),
+        plain=(("searches", SINCE, "since = first - self.parameters.window\n"),),
+        vectorised=(("vectorised", SINCES, "(begins, begins - window))"),),
         shape="crossing",
     ),
     Mutant(
-        "dark steps although the status outlasts the end of the epoch",
+        "the joins of the first step of an epoch do not count",
         0,
-        plain=(("searches", "crossing + hold >= ended", "crossing >= ended"),),
-        vectorised=(("vectorised", "np.where(after >= ended,", "np.where(newest >= ended,"),),
+        plain=(("searches", SINCE, "since = first + 1\n"),),
+        vectorised=(("vectorised", SINCES, "(begins, begins + 1))"),),
         shape="crossing",
     ),
     Mutant(
-        "no end of an epoch: no dark steps",
+        "an epoch begins one step too late",
         0,
-        plain=(("searches", "first = ended + self.parameters.window - 1", "first = ended"),),
-        vectorised=(("vectorised", DARK, "np.maximum(ended, later)"),),
+        plain=(("searches", FIRST, "first = self._first_of_cycle(step - 1) + 1  #"),),
+        vectorised=(("vectorised", BEGINS, "begins = first_of_cycle(np.full(len(phases), steps) - 1) + 1"),),
+        shape="crossing",
+    ),
+    Mutant(
+        "a set counts from 0 although its status outlasts the end of the epoch",
+        0,
+        plain=(("searches", "crossing + hold >= first", "crossing >= first"),),
+        vectorised=(("vectorised", "np.where(after >= begins,", "np.where(newest >= begins,"),),
         shape="crossing",
     ),
     Mutant(
