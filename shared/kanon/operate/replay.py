@@ -219,7 +219,7 @@ def _refuse_steps(stack: RunningStack, found: ReplayPlan, now: float) -> None:
     schedule, types, last = stack.schedule, stack.evaluate.read_types(), found.last
     oldest = schedule.oldest_allowed(now) - 1
     generation = in_force(stack.evaluate.log_generations)
-    shortest = min(type_.parameters.window for type_ in types.values())
+    compared = min(type_.parameters.two_crossings for type_ in types.values())
     if not last or found.step > last:
         raise ChangeRefusedError(f"nothing was evaluated after step {found.step}: there is nothing to replay")
     if last > schedule.last_closed(now):
@@ -235,10 +235,10 @@ def _refuse_steps(stack: RunningStack, found: ReplayPlan, now: float) -> None:
             raise ChangeRefusedError(
                 f"the number of slots changes at step {entry.from_step}: give step {entry.from_step - 1} or later"
             )
-    if found.step < last - shortest:
+    if found.step < last - compared:
         raise ChangeRefusedError(
-            f"Statuses keep the last two crossings of a set, and the shortest window is {shortest} steps: give step"
-            f" {last - shortest} or later"
+            f"Statuses keep the last two crossings of a set, and there may be more in {compared + 1} steps: give step"
+            f" {last - compared} or later"
         )
     change = newest_change(stack.control)
     if change is not None and found.step < change[0]:

@@ -292,7 +292,7 @@ def test_control_that_was_emptied_is_rebuilt(used: Used) -> None:
         (BACKUP + 1, 0, f"complete through step {BACKUP}: give that step, or a table of a later time"),
         (DONE + 1, 0, "there is nothing to replay"),
         (BACKUP, 42, "the log does not reach back that far: give step "),
-        (FIRST - 2, 0, "the shortest window is 6 steps: give step "),
+        (FIRST - 2, 0, "there may be more in 7 steps: give step "),
     ],
 )
 def test_a_replay_from_an_impossible_step_is_refused(used: Used, step: int, hours: int, refusal: str) -> None:
