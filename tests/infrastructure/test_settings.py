@@ -49,10 +49,10 @@ def test_four_entries_of_slots_fit_and_are_read() -> None:
     assert len(EvaluateSettings.from_environment(variables).layouts.entries) == 4
 
 
-def test_the_default_types_are_the_published_ones() -> None:
+def test_the_default_type_restarts_after_the_crossing() -> None:
     (fledge,) = read_types(parameter(read(), "Types")["Default"], 3600).values()
     assert (fledge.name, fledge.parameters.k, fledge.parameters.window) == ("fledge", 50, 720)
-    assert fledge.profile == "published"
+    assert fledge.profile == "crossing"
 
 
 def test_the_code_of_a_function_is_where_the_template_looks_for_it() -> None:

@@ -45,8 +45,8 @@ FALSE_POSITIVES = (
     "False positives: a set that turned true stays true until its restart, also while its count is below k. The noise"
     " causes the others."
 )
-WEEK = '{"fledge":{"k":50,"window":168,"profile":"published"}}'
-"""The type of the generated log. The log has two windows of a week, so instances restart within it."""
+WEEK = '{"fledge":{"k":50,"window":168,"profile":"crossing"}}'
+"""The type of the generated log. The log has two windows of a week, so statuses end within it."""
 STARTING, A_STEP, A_JOIN, AN_EVALUATION = 4.0, 0.05, 0.0005, 0.0015
 """Seconds of a demo on one core, for the estimate: start and end, a step, a join, the evaluation of a set."""
 

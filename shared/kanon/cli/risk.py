@@ -66,7 +66,7 @@ def uniqueness(
     k: Annotated[list[int] | None, typer.Option(min=2, max=200, help="Thresholds to show; may be repeated.")] = None,
     key: Annotated[Path | None, typer.Option(help="Key file; created if missing. Default: a key for this run.")] = None,
     size: Annotated[int, typer.Option(min=16, max=1 << 20, help="Number of values kept in a sketch.")] = 2_048,
-    profile: Annotated[str, typer.Option(help="Noise of the service: published, balanced-2 or sharp-2.")] = "published",
+    profile: Annotated[str, typer.Option(help="Noise profile of the service, as kanon plan knows it.")] = "crossing",
     window: Annotated[int, typer.Option(min=2, max=65_535, help="Window of the service, in steps.")] = 720,
     out: Annotated[Path | None, typer.Option(help="Write the sketch (.khll), to merge or join it later.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write the curve as a PNG.")] = None,

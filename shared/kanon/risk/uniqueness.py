@@ -114,7 +114,7 @@ def lost_at(points: Sequence[Point]) -> dict[str, dict[str, int | None]]:
     return {f"{share:.0%}": {of: least(share, of) for of in ("values", "rows")} for share in LOSSES}
 
 
-def report(sketched: Sketched, user: str, service_profile: str = "published", window: int = 720) -> ColumnUniqueness:
+def report(sketched: Sketched, user: str, service_profile: str = "crossing", window: int = 720) -> ColumnUniqueness:
     """The report of one sketch.
 
     Args:

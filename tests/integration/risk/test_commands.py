@@ -52,7 +52,7 @@ def test_the_report_names_what_is_dangerous_and_what_thresholds_cost(log: Path) 
     assert "(set, day) is dangerous: 100.0% of 55 values have one user" in shown
     assert "(set, client) holds the user column: it is an identifier" in shown
     assert "(set): k = 5 loses 18.2% of rows (40.0% of values)." in shown
-    assert "this noise needs k of at least 50" in shown
+    assert "this noise needs k of at least 18" in shown
     assert "Do not publish it" in shown
 
 
