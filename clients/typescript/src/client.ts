@@ -278,7 +278,7 @@ export class Client {
     const call = this.#call("POST", "/v1:query", { setsForType: [{ type, hashes: ids }] });
     const { answer, headers } = await this.#connection.json(call);
     const entry = answer.kAnonymousSets?.[0];
-    if (answer.unknownTypes?.length || entry?.type !== type || !Array.isArray(entry.hashes)) throw unexpected(call);
+    if (entry?.type !== type || !Array.isArray(entry.hashes)) throw unexpected(call);
     const age = ages(headers);
     const from = Date.now();
     const until = age ? from + kept(...age, spread, Math.random()) * 1000 : from;

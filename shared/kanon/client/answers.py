@@ -132,18 +132,16 @@ def read_batch(call: Request, reply: Reply, sent: int) -> list[RefusedError | No
         return [None if error is None else _refused(call, reply, error) for error in errors]
 
 
-def read_query(
-    call: Request, reply: Reply, asked: Mapping[str, Collection[str]]
-) -> tuple[set[Place], int | None, list[str]]:
-    """The sets that are k-anonymous, the step, and the types that the service does not have."""
+def read_query(call: Request, reply: Reply, asked: Mapping[str, Collection[str]]) -> tuple[set[Place], int | None]:
+    """The sets that are k-anonymous, and the step."""
     answer = read_object(call, reply)
     with reading(call):
-        only(answer, ("kAnonymousSets", "step", "nextUpdate"), ("unknownTypes",))
+        only(answer, ("kAnonymousSets", "step", "nextUpdate"))
         entries = [only(entry, ("type", "hashes")) for entry in of(list, answer["kAnonymousSets"])]
         true = {Place(entry["type"], hash_) for entry in entries for hash_ in of(list, entry["hashes"])}
         if any(hash_ not in asked.get(type_, ()) for type_, hash_ in true):
             raise ValueError("a set that was not asked")
-        return true, _step(answer), of(list, answer.get("unknownTypes", []))
+        return true, _step(answer)
 
 
 def read_status(call: Request, reply: Reply) -> Status:

@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -92,7 +92,7 @@ class Calls:
         """Join the set of a value as one client."""
         yield from self._described(type_)
         asked = answers.join_request(type_, value, client)
-        answers.read_nothing(asked, (yield from self._answered(asked)))
+        answers.read_nothing(asked, (yield from self._of_types(asked, {type_})))
 
     def join_many(self, joins: Iterable[Join]) -> Steps[None]:
         """Send joins, 500 per call."""
@@ -137,10 +137,8 @@ class Calls:
         found = {id_: self.known(type_, id_) for id_ in ids.values()}
         for some in _groups((id_ for id_, shared in found.items() if shared is None), HASHES_A_CALL):
             asked = request("POST", "/v1:query", {"setsForType": [{"type": type_, "hashes": some}]})
-            reply = yield from self._answered(asked)
-            true, _, unknown = answers.read_query(asked, reply, {type_: some})
-            if unknown:
-                raise UnknownTypeError(type_, self._types.keys() - {type_})
+            reply = yield from self._of_types(asked, {type_})
+            true, _ = answers.read_query(asked, reply, {type_: some})
             found |= {id_: (type_, id_) in true for id_ in some}
             self._keep(type_, {id_: bool(found[id_]) for id_ in some}, reply, spread)
         return frozenset(value for value, id_ in ids.items() if found[id_])
@@ -172,10 +170,8 @@ class Calls:
             for type_, set_ in some:
                 by_type[type_].append(set_)
             asked = request("POST", path, {name: [{"type": t, "hashes": hashes} for t, hashes in by_type.items()]})
-            reply = yield from self._answered(asked)
-            found, step, unknown = answers.read_query(asked, reply, by_type)
-            if unknown:
-                raise UnknownTypeError(unknown[0], [type_["type"] for type_ in (yield from self.types())])
+            reply = yield from self._of_types(asked, by_type.keys())
+            found, step = answers.read_query(asked, reply, by_type)
             true |= found
             steps.append(step)
         return Answers(frozenset(true), answers.earliest(steps))
@@ -183,7 +179,7 @@ class Calls:
     def status(self, type_: str, set_: str) -> Steps[Status]:
         """Whether one set is k-anonymous."""
         asked = request("GET", answers.path_of(type_, set_))
-        return answers.read_status(asked, (yield from self._answered(asked)))
+        return answers.read_status(asked, (yield from self._of_types(asked, {type_})))
 
     # Types
 
@@ -195,6 +191,15 @@ class Calls:
     def type(self, name: str) -> Steps[dict[str, Any]]:
         """One type."""
         return (yield from self.call("GET", f"/v1/types/{quote(name, safe='')}"))
+
+    def _of_types(self, asked: Request, names: Collection[str]) -> Steps[Reply]:
+        """The answer to a request about these types. One that the service does not have any more raises."""
+        reply = yield from self._answered(asked)
+        if reply.status == 404:
+            known = [type_["type"] for type_ in (yield from self.types())]
+            for name in sorted(set(names) - set(known)):
+                raise UnknownTypeError(name, known)
+        return reply
 
     def _described(self, name: str) -> Steps[dict[str, Any]]:
         """The description of a type, asked for once."""

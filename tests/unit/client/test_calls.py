@@ -35,6 +35,7 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
         self.time, self.chance, self.answers = 0.0, 0.5, list[Told]()
         self.asked: list[tuple[float, str, bytes]] = []
+        self.types: list[dict[str, Any]] = TYPES["types"]
         self._patch, self._kind = monkeypatch, kind
 
     def told(self, *answers: Told) -> None:
@@ -76,7 +77,7 @@ class World:
 
     def _transport(self, method: str, path: str, body: bytes, headers: Any) -> HttpAnswer:
         if path == "/v1/types":
-            return HttpAnswer(200, [], json.dumps(TYPES).encode())
+            return HttpAnswer(200, [], json.dumps({"types": self.types}).encode())
         self.asked.append((self.time, f"{method} {path}", body))
         told = self.answers.pop(0)
         if isinstance(told, Exception):
@@ -225,10 +226,25 @@ def test_the_oldest_kept_answers_go_first(world: World, monkeypatch: pytest.Monk
     assert [client("known", "terms", value) for value in "abc"] == [None, True, True]
 
 
-def test_a_type_that_was_removed_raises_and_is_never_false(world: World) -> None:
-    world.told(answer(unknownTypes=["terms"], kAnonymousSets=[]))
-    with pytest.raises(UnknownTypeError, match="no type 'terms'"):
-        world.client()("is_shared", "terms", ["a"])
+@pytest.mark.parametrize(
+    ("call", "arguments"),
+    [
+        ("join", ("terms", "v", "c")),
+        ("is_shared", ("terms", ["v"])),
+        ("query", ([("terms", "AA")],)),
+        ("batch_query", ([("terms", "AA")],)),
+        ("status", ("terms", "AA")),
+    ],
+)
+def test_a_404_is_an_unknown_type_if_the_service_lists_it_no_longer(
+    world: World, call: str, arguments: tuple[Any, ...]
+) -> None:
+    client = world.client()
+    for types, error in ((TYPES["types"], RefusedError), ([{"type": "term", "period": 60}], UnknownTypeError)):
+        world.told((404, {}, {"error": {"code": 404, "status": "NOT_FOUND", "message": "no such type"}}))
+        world.types = types
+        with pytest.raises(error):
+            client(call, *arguments)
 
 
 @pytest.mark.parametrize("options", [{"deadline": -1.0}, {"spread": -0.1}, {"deadline": float("nan")}])

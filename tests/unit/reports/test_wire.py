@@ -10,7 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from jsonschema import Draft202012Validator
 
-from kanon.client import set_id
+from kanon.client import value_id
 from kanon.gate.models import BatchJoinBody, JoinBody, QueryBody
 from kanon.reports import avro
 from kanon.reports.clients.encrypt import LAYOUT
@@ -40,7 +40,7 @@ def test_the_set_of_the_vector_is_the_hash_of_its_value() -> None:
     one = VECTOR["set"]
     digest = sha256(one["value"].encode())
     assert (one["utf8"], one["sha256"]) == (one["value"].encode().hex(), digest.hexdigest())
-    assert one["id"] == set_id(one["value"])
+    assert one["id"] == value_id(one["value"])
     assert REPORT["contribution"]["bucket"] == digest.digest()[:16].hex()
 
 

@@ -143,5 +143,5 @@ def test_json_has_the_curve_a_program_needs() -> None:
     assert (told["rows"], told["rows_left_out"], told["exact"]) == (sum(ROWS), 3, False)
     assert [point["k"] for point in told["curve"]] == list(range(2, 201))
     assert {"k", "values", "rows", "standard_error"} <= told["curve"][0].keys()
-    assert told["service"]["curve"][0]["k"] == 50
+    assert told["service"]["curve"][0]["k"] == 18  # the least of its profile
     assert told["lost_at"].keys() == told["service"]["lost_at"].keys() == {"5%", "10%", "25%"}
