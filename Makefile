@@ -57,10 +57,10 @@ $(VENV)/.project: $(VENV)/.requirements pyproject.toml
 
 # The interpreter compiles the imported modules at their first use; compiling everything would take longer than the rest
 # of the installation. A new environment of Python 3.11 has setuptools, 8 MB that are not needed.
-.venv-demo/.project: requirements/demo.txt pyproject.toml
-	$(call new_environment,requirements/demo.txt,.venv-demo,--no-compile)
-	@.venv-demo/bin/python -m pip --disable-pip-version-check uninstall --quiet --quiet --yes setuptools
-	$(call install_project,.venv-demo)
+.venv-demo/.project .venv-local/.project: .venv-%/.project: requirements/%.txt pyproject.toml
+	$(call new_environment,$<,.venv-$*,--no-compile)
+	@.venv-$*/bin/python -m pip --disable-pip-version-check uninstall --quiet --quiet --yes setuptools
+	$(call install_project,.venv-$*)
 	@touch $@
 
 .venv-demo/.log: requirements/log.txt .venv-demo/.project
@@ -91,7 +91,8 @@ lock: $(VENV)/.requirements  ## write the pinned requirements from requirements/
 	done; \
 	pin lambda-runtime requirements/lambda-runtime.txt; \
 	pin ministack requirements/ministack.txt; \
-	pin demo requirements/demo.txt; \
+	pin demo requirements/demo.txt --constraint requirements/dev.txt; \
+	pin local requirements/local.txt; \
 	pin log requirements/log.txt --constraint requirements/dev.txt; \
 	pin serve requirements/serve.txt --constraint requirements/dev.txt; \
 	pin sam requirements/sam.txt; \
@@ -103,6 +104,7 @@ lock: $(VENV)/.requirements  ## write the pinned requirements from requirements/
 # --- run --------------------------------------------------------------------------------------
 
 KANON := .venv-demo/bin/kanon
+FLEDGE := {"k": 50, "window": 720, "profile": "published"}
 
 .PHONY: demo
 demo: .venv-demo/.project  ## replay a log of joins and show the result (LOG=file.csv.gz FROM=2017-07-01 TO=2017-08-31 ARGS=...)
@@ -113,13 +115,18 @@ simulate: .venv-demo/.log  ## simulate the answers of types on a log, and their 
 	@$(KANON) simulate "$(or $(LOG),$(error name a join log: make simulate LOG=joins.csv))" $(ARGS)
 
 .PHONY: demo-reports
-demo-reports: .venv-demo/.project  ## encrypt a log as reports, aggregate them here or in a service, check every number (URL=http://127.0.0.1:8000 or STACK=name)
-	@$(KANON) reports $(if $(URL)$(STACK),demo-service $(if $(URL),--url "$(URL)") $(if $(STACK),--stack "$(STACK)"),demo) \
+demo-reports: .venv-local/.project  ## encrypt a log as reports, aggregate them here or in a service, check every number (URL=http://127.0.0.1:8000 or STACK=name)
+	@.venv-local/bin/kanon reports $(if $(URL)$(STACK),demo-service $(if $(URL),--url "$(URL)") $(if $(STACK),--stack "$(STACK)"),demo) \
 		$(if $(LOG),--log "$(LOG)") $(ARGS)
 
 .PHONY: serve
-serve: .venv-demo/.project  ## run the service on this machine until stopped (PORT=8000 PERIOD=10 ARGS=...)
-	@exec $(KANON) serve $(if $(PORT),--port "$(PORT)") $(if $(PERIOD),--period "$(PERIOD)") $(ARGS)
+serve: .venv-demo/.project  ## run the service on this machine, with short steps and open joins (PORT=8000 DATA=build/data TYPES=types.json ARGS=...)
+	@exec $(KANON) serve --data "$(or $(DATA),build/data)" --period 10 --join-auth OPEN \
+		$(if $(TYPES),--types "$(TYPES)",--type '$(FLEDGE)') $(if $(PORT),--port "$(PORT)") $(ARGS)
+
+.PHONY: rehearse
+rehearse: .venv-local/.project  ## run the stack on an AWS emulator until stopped (PORT=8000 PERIOD=10 ARGS=...)
+	@exec .venv-local/bin/kanon serve $(if $(PORT),--port "$(PORT)") $(if $(PERIOD),--period "$(PERIOD)") $(ARGS)
 
 WEB := clients/typescript
 

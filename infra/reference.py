@@ -17,7 +17,7 @@ HEAD = """# Commands
 
 `make reference` generates this page from the code. `kanon COMMAND --help` prints the same. In a checkout the program is
 `.venv/bin/kanon` after `make install`. `make demo`, `make serve` and `make simulate` install `.venv-demo/bin/kanon`,
-which lacks the libraries of `kanon release` and `kanon risk`.
+which lacks the libraries of `kanon release` and `kanon risk`, and the emulator of `kanon serve` without `--data`.
 
 | status | meaning |
 |---|---|

@@ -84,7 +84,7 @@ def test_the_commands_of_the_first_two_pages_run_in_order_in_an_empty_directory(
     demo, serve = README[0].splitlines()
     assert (serve.partition("#")[0].strip(), BLOCKS[0][0].strip()) == (SERVE, SERVE)
     run(demo, folder)
-    assert (folder / "build" / "demo.png").stat().st_size > 10_000
+    assert (folder / "build" / "demo.svg").stat().st_size > 10_000
     with serving(folder) as address:
         commands = "".join(f"{command}\necho\necho {MARK}\n" for command, _ in BLOCKS[1:])
         outputs = run(commands.replace("http://127.0.0.1:8000", address), folder).split(MARK)[:-1]

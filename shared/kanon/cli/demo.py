@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kanon.cli.errors import local_errors
+from kanon.cli.errors import demo_errors
 from kanon.cli.files import Force, OutputFiles
 from kanon.cli.options import (
     COLUMNS,
@@ -18,6 +18,7 @@ from kanon.cli.options import (
     OneType,
     SkipBadRows,
     TypesFile,
+    checked_types,
     log_columns,
     log_reading,
     own_types,
@@ -32,13 +33,13 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from kanon.demo.logs import JoinLog
+    from kanon.demo.machine import Machine
+    from kanon.demo.replay import Result
     from kanon.gate.mechanism.parameters import Parameters
     from kanon.gate.types import Type
     from kanon.joinlog import LogReading
     from kanon.keys import Secret
-    from kanon.local import Stack
-    from kanon.local.logs import JoinLog
-    from kanon.local.replay import Result
 
 PERIOD = 3600
 FALSE_POSITIVES = (
@@ -46,8 +47,9 @@ FALSE_POSITIVES = (
     " causes the others."
 )
 WEEK = '{"fledge":{"k":50,"window":168,"profile":"crossing"}}'
-"""The type of the generated log. The log has two windows of a week, so statuses end within it."""
-STARTING, A_STEP, A_JOIN, AN_EVALUATION = 4.0, 0.05, 0.0005, 0.0015
+MONTH = '{"fledge":{"k":50,"window":720,"profile":"crossing"}}'
+"""The types of the generated log, in which statuses end as it has two windows of a week, and of other logs."""
+STARTING, A_STEP, A_JOIN, AN_EVALUATION = 1.0, 0.01, 0.0001, 0.0001
 """Seconds of a demo on one core, for the estimate: start and end, a step, a join, the evaluation of a set."""
 
 
@@ -79,7 +81,7 @@ def demo(
     ] = None,
     type_: OneType = None,
     types_file: TypesFile = None,
-    picture: Annotated[Path, typer.Option("--plot", help="File for the picture (PNG).")] = Path("build/demo.png"),
+    picture: Annotated[Path, typer.Option("--plot", help="File for the picture (SVG).")] = Path("build/demo.svg"),
     seed: Annotated[int, typer.Option(min=0, help="Seed of the generated log and of the keys.")] = 1,
     force: Force = False,
 ) -> None:
@@ -96,27 +98,23 @@ def demo(
     own = own_types(type_, types_file, PERIOD)
     outputs = OutputFiles(context, force=force)
     for path in _pictures(picture, own.types if own else ["fledge"]).values():
-        outputs.picture(path, "--plot")
+        outputs.picture(path, "--plot", ".svg")
     reading = log_reading(dates, skip_bad_rows)
     began = time.monotonic()
-    import matplotlib as mpl  # noqa: F401, fail now and not after the replay
+    with demo_errors(), ExitStack() as running:
+        from kanon.demo.machine import machine
 
-    with local_errors():
-        from kanon.local import Stack
-
-        with ExitStack() as running:
-            with working("reading the log and starting the service"):
-                joins = _log(log, first, last, columns, seed, reading)
-                document = own.document if own else None if log else WEEK
-                parameters = {"Types": document} if document else None
-                stack = running.enter_context(Stack(parameters, start=joins.start, seed=seed, name="kanon-demo"))
-            _demo(stack, joins, picture, outputs, began)
+        with working("reading the log and starting the service"):
+            joins = _log(log, first, last, columns, seed, reading)
+            types = own or checked_types(MONTH if log else WEEK, PERIOD)
+            service = running.enter_context(machine(types.document, PERIOD, joins.start, seed))
+        _demo(service, types.types, joins, picture, outputs, began)
 
 
 def _log(
     log: Path | None, first: datetime | None, last: datetime | None, columns: str, seed: int, reading: "LogReading"
 ) -> "JoinLog":
-    from kanon.local.logs import generated_log, read_log
+    from kanon.demo.logs import generated_log, read_log
 
     if log is None:
         return generated_log(seed, days=16, joins=12_000, sets=120)
@@ -130,15 +128,13 @@ def _pictures(picture: Path, types: "Collection[str]") -> dict[str, Path]:
     return {name: picture if len(types) == 1 else picture.with_stem(f"{picture.stem}-{name}") for name in types}
 
 
-def _demo(stack: "Stack", log: "JoinLog", picture: Path, outputs: OutputFiles, began: float) -> None:
+def _demo(
+    service: "Machine", types: "Mapping[str, Type]", log: "JoinLog", picture: Path, outputs: OutputFiles, began: float
+) -> None:
     """Replay the log. Show the table, the pictures and the next commands."""
-    from kanon.gate.types import read_types
-    from kanon.keys import Secret
-    from kanon.local.picture import draw
-    from kanon.local.replay import replay
+    from kanon.demo.picture import draw
+    from kanon.demo.replay import replay
 
-    variables = stack.functions["join"].environment
-    types = read_types(variables["KANON_TYPES"], PERIOD)
     steps = int(log.joins[-1].time // PERIOD) - log.start // PERIOD + 1
     told = ", ".join(map(_described, types.values()))
     typer.echo(
@@ -146,13 +142,12 @@ def _demo(stack: "Stack", log: "JoinLog", picture: Path, outputs: OutputFiles, b
         f" This takes about {_in_words(_estimate(log, steps, len(types)))}."
     )
     with progress("steps replayed", steps) as advance:
-        results = replay(stack, log, list(types), _Watch(advance))
-    screen().print(summary(results, stack, time.monotonic() - began))
+        results = replay(service, log, list(types), _Watch(advance))
+    screen().print(summary(results, service.evaluations, time.monotonic() - began))
     typer.echo(FALSE_POSITIVES)
-    pepper = Secret.derived("set-pepper", stack.storage.secrets["SetPepper"])
     for name, result in results.items():
         parameters = types[name].parameters
-        phases = {set_: _phase(pepper, name, set_, parameters) for set_ in result.histories}
+        phases = {set_: _phase(service.directory.joining.pepper, name, set_, parameters) for set_ in result.histories}
         title = f"Sets near the threshold ({log.title}; k={result.k}, window {result.window} steps)"
         file = _pictures(picture, results)[name]
         outputs.write({file: draw(result, parameters, phases, title)})
@@ -161,7 +156,7 @@ def _demo(stack: "Stack", log: "JoinLog", picture: Path, outputs: OutputFiles, b
 
 
 def _phase(pepper: "Secret", type_name: str, name: str, parameters: "Parameters") -> int:
-    """The phase of a set, where its instances or epochs begin, computed with the set pepper of the demo's stack."""
+    """The phase of a set, where its instances or epochs begin, computed with the set pepper of the demo."""
     from kanon.gate.mechanism.steps import phase_of
     from kanon.gate.names import set_key
 
@@ -208,27 +203,25 @@ class _Watch:
 
 def next_steps(kanon: str) -> str:
     """Commands to try after a demo. ``kanon`` is the name of the program as the user types it."""
-    simulate = "make simulate LOG=joins.csv" if kanon.startswith(".venv-demo/") else f"{kanon} simulate joins.csv"
+    in_checkout = kanon.startswith(".venv-demo/")
+    simulate = "make simulate LOG=joins.csv" if in_checkout else f"{kanon} simulate joins.csv"
     own = '{"k": 20, "window": 168, "profile": "sharp-2"}'
     steps = {
         f"{kanon} demo --type '{own}'": "the same joins with a type of your own",
         f"{kanon} demo --log joins.csv --from 2026-01-05 --to 2026-01-12": "your own log: columns time, set, client",
         simulate: "what k, window and noise would do on your log, and the price",
         f"{kanon} plan --k 20 --window 168 --compare": "what each noise profile guarantees",
-        f"{kanon} serve": "the service itself, for curl and your client",
+        "make serve" if in_checkout else f"{kanon} serve --data data --type '{own}'": "the service itself",
     }
     width = max(map(len, steps))
     lines = [f"  {command:{width}}   {meaning}" for command, meaning in steps.items()]
     return "\n".join(["What to try next:", *lines, pages("docs/start.md explains every step.")])
 
 
-def summary(results: "Mapping[str, Result]", stack: "Stack", elapsed: float) -> "Table":
+def summary(results: "Mapping[str, Result]", evaluations: int, elapsed: float) -> "Table":
     """The results of the replay as a table, one column per type. ``elapsed`` is in seconds."""
-    meter, one = stack.meter, next(iter(results.values()))
+    one = next(iter(results.values()))
     confusions = [result.confusion() for result in results.values()]
-    sent = sum(result.joins for result in results.values()) or 1
-    logged, evaluated = meter.written["join"] / sent, meter.written["evaluate"] / sent
-    read = meter.read.get("evaluate", 0.0) / sent
     table = new_table("", *results, "", numbers=results, title="Replay")
     table.show_header = len(results) > 1
 
@@ -243,7 +236,7 @@ def summary(results: "Mapping[str, Result]", stack: "Stack", elapsed: float) -> 
 
     row("joins", [f"{one.joins:,}"], "over HTTP, up to 500 a call")
     row("sets", [f"{len(one.histories):,}"])
-    row("evaluations", [f"{meter.statements['evaluate']:,}"], f"of a set, in {one.steps:,} steps")
+    row("evaluations", [f"{evaluations:,}"], f"of a set, in {one.steps:,} steps")
     row("flips", [f"{result.flips:,}" for result in results.values()], "changes of a status")
     row("answers", [f"{sum(c.values()):,}" for c in confusions], "one per set and step, compared with the exact count")
     row(
@@ -252,7 +245,5 @@ def summary(results: "Mapping[str, Result]", stack: "Stack", elapsed: float) -> 
         "of the answers true: count below k",
     )
     row("false negatives", [false(c, False) for c in confusions], "of the answers false: count at least k")
-    row("write units a join", [f"{logged + evaluated:.2f}"], f"log {logged:.2f}, evaluation {evaluated:.2f}")
-    row("read units a join", [f"{read:.2f}"], "evaluation; a join reads nothing")
     row("elapsed", [f"{elapsed:.0f} s"], f"for {one.steps * one.period / 86400:.1f} days")
     return table

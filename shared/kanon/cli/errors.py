@@ -49,17 +49,24 @@ def one_line(*kinds: type[Exception], status: int = 2) -> Iterator[None]:
 
 @contextmanager
 def local_errors() -> Iterator[None]:
-    """End the command with one line if the stack, its emulator or its log fails.
+    """End the command with one line if the stack or its emulator fails.
 
     Status 2: the input is invalid. Status 1: the run failed.
     """
-    from kanon.client import ApiError
-    from kanon.joinlog import LogError
-    from kanon.local import EngineError
-    from kanon.local.replay import ReplayError
-    from kanon.local.template import TemplateError
+    from kanon.local import EngineError, TemplateError
 
-    with one_line(LogError, TemplateError), one_line(ApiError, EngineError, ReplayError, status=1):
+    with one_line(TemplateError), one_line(EngineError, status=1):
+        yield
+
+
+@contextmanager
+def demo_errors() -> Iterator[None]:
+    """End the demo with one line if its log is invalid (status 2), or the service fails (status 1)."""
+    from kanon.client import ApiError
+    from kanon.demo.replay import ReplayError
+    from kanon.joinlog import LogError
+
+    with one_line(LogError), one_line(ApiError, ReplayError, status=1):
         yield
 
 

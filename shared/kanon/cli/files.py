@@ -23,6 +23,7 @@ Force = Annotated[
 ]
 
 _PNG, _IHDR_ENDS = b"\x89PNG\r\n\x1a\n", 33
+_SVG = b'<?xml version="1.0"?>\n'
 _SKETCH = b"kanonKHL"
 """The first bytes of a sketch file, whose last bytes are the CRC-32 of the others."""
 
@@ -34,14 +35,14 @@ class OutputFiles:
         self._context, self._force = context, force
         self._checked: dict[str, str] = {}
 
-    def picture(self, path: Path | None, option: str) -> None:
+    def picture(self, path: Path | None, option: str, suffix: str = ".png") -> None:
         """Check the path of a picture, as :meth:`check` does, and its name.
 
         Raises:
-            typer.BadParameter: also if the name does not end in .png.
+            typer.BadParameter: also if the name does not end in the suffix.
         """
-        if path is not None and path.suffix.lower() != ".png":
-            raise typer.BadParameter(f"{path}: give a name that ends in .png", param_hint=option)
+        if path is not None and path.suffix.lower() != suffix:
+            raise typer.BadParameter(f"{path}: give a name that ends in {suffix}", param_hint=option)
         self.check(path, option)
 
     def check(self, path: Path | None, option: str) -> None:
@@ -170,6 +171,7 @@ def _places(content: bytes) -> Iterator[tuple[bytes, int, int]]:
     forms = {
         _PNG: (chunk, _IHDR_ENDS),
         b"<!doctype html>\n": (b"<!-- Written by %s -->\n" % digest, 16),
+        _SVG: (b"<!-- Written by %s -->\n" % digest, len(_SVG)),
         b"{\n": (b'  "written_by": "%s",\n' % digest, 2),
     }
     for start, (mark, at) in forms.items():

@@ -36,7 +36,7 @@ PANELS = (GATE, PARAMETERS, ONCE, SERVICE)
 """The readers of ``kanon --help``."""
 
 COMMANDS: dict[Callable[..., Any], tuple[str, str]] = {
-    demo: ("local", GATE), serve: ("local", GATE), gate: ("desk", GATE),
+    demo: ("serve", GATE), serve: ("local", GATE), gate: ("desk", GATE),
     simulate: ("desk", PARAMETERS), plan: ("desk", PARAMETERS), cost: ("desk", PARAMETERS),
     audit: ("local", PARAMETERS), release: ("desk", ONCE), doctor: ("aws", SERVICE),
     explain: ("aws", SERVICE),

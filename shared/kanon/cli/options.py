@@ -111,7 +111,7 @@ def own_types(given: Sequence[str] | None, file: Path | None, period: int, name:
         typer.BadParameter: both were given, or a type is invalid; the message says what to change.
     """
     document = types_document(given, file, name)
-    return None if document is None else _checked(document, period, "--type" if given else "--types")
+    return None if document is None else checked_types(document, period, "--type" if given else "--types")
 
 
 def types_document(given: Sequence[str] | None, file: Path | None, name: str = "fledge") -> str | None:
@@ -148,7 +148,12 @@ def _parsed(text: str, option: str) -> Any:
         raise typer.BadParameter(f"not valid JSON: {error}", param_hint=option) from error
 
 
-def _checked(document: str, period: int, option: str) -> OwnTypes:
+def checked_types(document: str, period: int, option: str = "") -> OwnTypes:
+    """The types of a document, which an option gave.
+
+    Raises:
+        typer.BadParameter: one is invalid.
+    """
     from kanon.errors import ConfigurationError
     from kanon.gate.types import read_types
 

@@ -16,8 +16,8 @@ from kanon.joinlog import LogError, LogReading
 from kanon.reports.job import PrivacyParameters, decimal
 
 if TYPE_CHECKING:
-    from kanon.local.logs import JoinLog
-    from kanon.local.reported_log import ReportedLog
+    from kanon.demo.logs import JoinLog
+    from kanon.demo.reported_log import ReportedLog
     from kanon.reports.avro import Report
     from kanon.reports.payload import PublicKey
 
@@ -53,7 +53,7 @@ def demo(
     import matplotlib as mpl  # noqa: F401, fail now and not after the work
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-    from kanon.local.reported_log import JOINS, ORIGIN, UNUSED, VALUE, Files, ReportedLog, draw
+    from kanon.demo.reported_log import JOINS, ORIGIN, UNUSED, VALUE, Files, ReportedLog, draw
 
     began = time.monotonic()
     both = both_parameters(epsilon)
@@ -91,7 +91,7 @@ def both_parameters(epsilon: str) -> tuple[PrivacyParameters, PrivacyParameters]
 
 def log_of(path: Path | None, reading: "LogReading") -> "JoinLog":
     """The log of a file, or a generated one. If the log cannot be read, the command ends with one line."""
-    from kanon.local.logs import generated_log, read_log
+    from kanon.demo.logs import generated_log, read_log
 
     with one_line(LogError), working("reading the log"):
         read = read_log(path, None, None, reading=reading) if path else generated_log(SEED)

@@ -25,8 +25,8 @@ from kanon.errors import KanonError
 from kanon.reports.job import PrivacyParameters, written
 
 if TYPE_CHECKING:
-    from kanon.local.logs import JoinLog
-    from kanon.local.reported_log import ReportedLog
+    from kanon.demo.logs import JoinLog
+    from kanon.demo.reported_log import ReportedLog
     from kanon.operate.stacks import RunningStack
     from kanon.reports.avro import Report
     from kanon.reports.payload import PublicKey
@@ -144,7 +144,7 @@ def demo_service(
 
 def recent(log: "JoinLog", window: int, now: float, most: int = MOST) -> "ReportedLog":
     """Joins of the log's last days, chosen evenly and moved by whole windows: the last window ends before ``now``."""
-    from kanon.local.reported_log import ReportedLog
+    from kanon.demo.reported_log import ReportedLog
 
     length = window * 3600
     end = log.joins[-1].time
@@ -161,7 +161,7 @@ def run(service: RunningService, reported: "ReportedLog") -> None:
         AssertionError: a check failed.
         DemoError: the service did not answer in time.
     """
-    from kanon.local.reported_log import VALUE
+    from kanon.demo.reported_log import VALUE
 
     both = declared, discover = both_parameters(EPSILON)
     keys = service.until("waiting for the first public key", SECONDS_TO_STORE, lambda: public_keys(service))

@@ -9,7 +9,7 @@ import json
 import os
 import secrets
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -46,10 +46,15 @@ from kanon.serving import arrivals
 
 OWNER = "serve"
 SETTINGS, PLACE, FIRST_STEP, IMPORTING = "settings", "place", "first-step", "importing"
-PEPPER, CLIENT_KEY, NOISE_KEYS = "set-pepper", "client-key", "noise-keys.json"
+DEPLOYMENT, PEPPER, CLIENT_KEY, NOISE_KEYS = "deployment", "set-pepper", "client-key", "noise-keys.json"
 FIRST_KEY = "1"
 DAYS = 86_400
 MARGIN_TO_WAKE = 0.05
+
+
+def at_random(name: str) -> str:
+    """The id of a new deployment, or a new secret."""
+    return str(uuid.uuid4()) if name == DEPLOYMENT else secrets.token_urlsafe(48)
 
 
 @dataclass(frozen=True)
@@ -59,10 +64,12 @@ class Given:
     Attributes:
         period: the length of a step in seconds; it never changes.
         types: the types, as in the template's parameter ``Types``.
+        draw: draws the id of a new deployment and its secrets, by name.
     """
 
     period: int | None = None
     types: str | None = None
+    draw: Callable[[str], str] = at_random
 
 
 def timing(period: int) -> dict[str, int]:
@@ -167,7 +174,7 @@ def open_directory(path: Path, given: Given | None, now: float, *, to_import: bo
         settings = _settings(control, given)
         types = settings.read_types()
         fresh = control.text(SETTINGS) is None
-        pepper, client_key, noise_keys = _secrets(path / "secrets", settings, fresh=fresh)
+        pepper, client_key, noise_keys = _secrets(path / "secrets", settings, given.draw if fresh else None)
         if fresh:  # a start that stops from here on is continued under the same name
             control.put_text(FIRST_STEP, str(step_at(now, settings.period)))
             _remember(control, path, settings)
@@ -312,7 +319,7 @@ def _settings(control: ControlFile, given: Given) -> EvaluateSettings:
     """The settings in force: those that are stored, with those that are given."""
     stored = json.loads(control.text(SETTINGS) or "{}")
     wanted = {"types": given.types, "period": given.period}
-    values: dict[str, Any] = {"deployment": str(uuid.uuid4()), "period": 3600}
+    values: dict[str, Any] = {DEPLOYMENT: given.draw(DEPLOYMENT), "period": 3600}
     values |= {"noise_keys": _FIRST_KEYS, "log_generations": "[]"}
     values |= stored | {name: value for name, value in wanted.items() if value is not None}
     if "types" not in values:
@@ -340,18 +347,17 @@ _PLACES: dict[str, Any] = {
 """Where the directory has what the names of the template's resources stand for."""
 
 
-def _secrets(folder: Path, settings: EvaluateSettings, *, fresh: bool) -> tuple[Secret, Secret, dict[str, NoiseKey]]:
-    """The secrets of a deployment; a ``fresh`` one gets those that it lacks."""
+def _secrets(
+    folder: Path, settings: EvaluateSettings, draw: Callable[[str], str] | None
+) -> tuple[Secret, Secret, dict[str, NoiseKey]]:
+    """The secrets of a deployment; one for which they are to ``draw`` gets those that it lacks."""
     folder.mkdir(mode=0o700, exist_ok=True)
-    for name, text in (
-        (PEPPER, secrets.token_urlsafe(48)),
-        (CLIENT_KEY, secrets.token_urlsafe(48)),
-        (NOISE_KEYS, json.dumps({FIRST_KEY: secrets.token_urlsafe(48)})),
-    ):
+    for name in (PEPPER, CLIENT_KEY, NOISE_KEYS):
         if not (folder / name).exists():
-            if not fresh:
+            if draw is None:
                 raise ConfigurationError(f"{folder / name} is missing: put it back from a backup")
-            _write(folder / name, text)
+            text = draw(name)
+            _write(folder / name, json.dumps({FIRST_KEY: text}) if name == NOISE_KEYS else text)
     pepper = pepper_of(folder.parent)
     client_key = Secret.derived(CLIENT_KEY, (folder / CLIENT_KEY).read_text().strip())
     texts = _noise_texts(folder / NOISE_KEYS)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from kanon.cli import reports_demo_service as demo
+from kanon.demo.logs import generated_log
+from kanon.demo.reported_log import ReportedLog
 from kanon.local import Stack
-from kanon.local.logs import generated_log
-from kanon.local.reported_log import ReportedLog
 from kanon.reports.avro import Report
 from kanon.reports.job import PrivacyParameters
 

@@ -2,16 +2,18 @@
 
 import io
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
 from kanon.cost.billing import read_measured
 from kanon.cost.workload import FIXED_WRITES, Workload, evaluation_read_units, written_units
+from kanon.demo.logs import JoinLog, generated_log
+from kanon.demo.replay import replay
 from kanon.gate.types import read_types
 from kanon.local import Stack
-from kanon.local.logs import JoinLog, generated_log
-from kanon.local.replay import replay
 
 DAY, PERIOD = 86_400, 3600
 TYPE = '{"k": 50, "window": 720, "profile": "published"}'
@@ -39,7 +41,10 @@ def demo() -> Iterator[Demo]:
     begin = whole.start + 20 * DAY
     log = JoinLog("a day", begin, [join for join in whole.joins if begin <= join.time < begin + DAY])
     with Stack({"Types": f'{{"fledge": {TYPE}}}', "Slots": LAYOUT}, start=begin, seed=1) as stack:
-        replay(stack, log, ["fledge"], lambda _: None)
+        with closing(stack.serve()) as server:
+            delay = float(stack.template.parameters["PublishDelay"])
+            service = SimpleNamespace(url=server.url, publish_delay=delay, advance_to=stack.advance_to)
+            replay(service, log, ["fledge"], lambda _: None)
         steps = [joins for _, joins in log.by_step(PERIOD)]
         meter = stack.meter
         yield Demo(

@@ -9,9 +9,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from typer.testing import CliRunner
 
 from kanon.cli.main import app
-from kanon.local import reported_log
-from kanon.local.logs import generated_log
-from kanon.local.reported_log import Files, ReportedLog
+from kanon.demo import reported_log
+from kanon.demo.logs import generated_log
+from kanon.demo.reported_log import Files, ReportedLog
 from kanon.reports.job import PrivacyParameters
 
 BOTH = PrivacyParameters("declared", Fraction(1)), PrivacyParameters("discover", Fraction(1), Fraction(1, 10**5))

@@ -156,7 +156,7 @@ REFUSED = [
     (["demo", "--log", "."], ["cannot be read"]),
     (["demo", "--log", "empty"], ["no column 'time'"]),
     (["demo", "--columns", "a,b", "--log", "empty"], ["--columns", "three names"]),
-    (["demo", "--plot", "x.txt"], ["--plot", "a name that ends in .png"]),
+    (["demo", "--plot", "x.txt"], ["--plot", "a name that ends in .svg"]),
     (["demo", "--type", ONE_TYPE, "--types", "empty"], ["give --type or --types, not both"]),
     (["demo", "--seed", "-1"], ["--seed", "greater than or equal to 0"]),
     (["plan", "--plot", "x.txt"], ["--plot", "a name that ends in .png"]),
@@ -292,8 +292,8 @@ def invocations(draw: st.DrawFn) -> list[str]:
 def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Commands read and judge their options; what would take long ends where it begins."""
     import kanon.audit.mechanism
+    import kanon.demo.logs
     import kanon.local
-    import kanon.local.logs
 
     def stop(*_: Any, **__: Any) -> None:
         raise CommandError("stopped: start it again", 1)
@@ -301,15 +301,15 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(kanon.local.Stack, "__enter__", stop)
     monkeypatch.setattr(kanon.audit.mechanism, "audit_in_process", lambda *_: ([], []))
     monkeypatch.setattr("kanon.audit.service.audit_service", lambda *_: ([], []))
-    small = partial(kanon.local.logs.generated_log, days=9, joins=40, sets=3)
-    monkeypatch.setattr(kanon.local.logs, "generated_log", lambda seed, **_: small(seed))
-    monkeypatch.setattr("kanon.local.reported_log.draw", lambda *_: b"")
+    small = partial(kanon.demo.logs.generated_log, days=9, joins=40, sets=3)
+    monkeypatch.setattr(kanon.demo.logs, "generated_log", lambda seed, **_: small(seed))
+    monkeypatch.setattr("kanon.demo.reported_log.draw", lambda *_: b"")
     for name in ("planner.best_plan", "planner.profile_plan", "planner.compare", "figures.draw_figure_1"):
         monkeypatch.setattr(f"kanon.plan.{name}", stop)
     monkeypatch.setattr("kanon.simulate.page.page", lambda *_: "")
     monkeypatch.setattr("kanon.risk.page.picture", lambda *_: b"<svg")
     monkeypatch.setattr("kanon.release.releasing.release", stop)
-    monkeypatch.setattr("kanon.local.reported_log.Files.write", stop)
+    monkeypatch.setattr("kanon.demo.reported_log.Files.write", stop)
     monkeypatch.setattr("kanon.operate.stacks.deployed_stack", stop)
     monkeypatch.setattr("kanon.cli.stacks.LOCAL", "http://127.0.0.1:1")  # never a service that runs on this machine
     monkeypatch.chdir(tmp_path)

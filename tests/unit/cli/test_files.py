@@ -32,7 +32,7 @@ READ = {
 
 ASKED = "--group set --epsilon 1 --delta 1e-6 --dataset d"
 WRITERS = {
-    "demo --log joins.csv --plot": "OUT.png",
+    "demo --log joins.csv --plot": "OUT.svg",
     "plan --profile published --plot": "OUT.png",
     "plan --paper": "OUT.png",
     f"release joins.csv {ASKED} --out": "OUT.csv",
@@ -240,7 +240,7 @@ def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 def test_a_written_picture_can_still_be_read(folder: Path) -> None:
     from matplotlib import image
 
-    shutil.copy(Path(__file__).parents[3] / "docs" / "demo.png", "demo.png")
+    shutil.copy(Path(__file__).parents[3] / "docs" / "profiles.png", "demo.png")
     shown = image.imread("demo.png")
     outputs(force=True).write({Path("again.png"): Path("demo.png").read_bytes()})
     assert (image.imread("again.png") == shown).all()

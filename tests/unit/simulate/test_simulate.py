@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from kanon.cost.billing import bill, read_measured, read_prices
 from kanon.cost.workload import FIXED_WRITES, logged, members_bytes, usage
+from kanon.demo.replay import ExactCounts
 from kanon.dynamo.units import read_units, write_units
 from kanon.gate.mechanism.above_threshold import SetState, evaluate
 from kanon.gate.mechanism.bounds import all_joins
@@ -24,7 +25,6 @@ from kanon.gate.names import client_token, set_key
 from kanon.gate.types import Type
 from kanon.joinlog import Join, LogError
 from kanon.joinlog.numbered import JoinBatch, Texts
-from kanon.local.replay import ExactCounts
 from kanon.noise.laws import two_sided
 from kanon.simulate import part, run
 from kanon.simulate.crossings import Crossings

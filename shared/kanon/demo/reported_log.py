@@ -15,7 +15,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from kanon.local.logs import JoinLog
+from kanon.demo.logs import JoinLog
 from kanon.noise.exact import exp_bounds
 from kanon.pictures import BLUE, GREEN, TEXT, YELLOW, panels, saved
 from kanon.reports import avro

@@ -3,8 +3,8 @@
 import random
 from collections import Counter
 
+from kanon.demo.replay import ExactCounts, History, Result
 from kanon.joinlog import Join
-from kanon.local.replay import ExactCounts, History, Result
 
 
 def test_the_recount_is_the_number_of_distinct_clients_in_the_window() -> None:

@@ -3,16 +3,17 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from io import BytesIO
+from xml.etree import ElementTree as ET
 
 import pytest
-from matplotlib import image
 
+from kanon.demo import picture
+from kanon.demo.drawing import ticks
+from kanon.demo.picture import _empty_spot, _fell_while_true, _story, draw, near_threshold, restarts_of
+from kanon.demo.replay import History, Result
 from kanon.gate.mechanism.parameters import CrossingRestart, Parameters, profile
-from kanon.local import picture
-from kanon.local.picture import _empty_spot, _fell_while_true, _story, draw, near_threshold, restarts_of
-from kanon.local.replay import History, Result
 
+SVG = "{http://www.w3.org/2000/svg}"
 PARAMETERS = Parameters(50, 168, 3600, *profile("published", 168))
 
 
@@ -38,10 +39,10 @@ def test_sets_near_the_threshold_with_different_stories_are_chosen(result: Resul
 
 def test_the_picture_is_drawn(result: Result) -> None:
     drawn = draw(result, PARAMETERS, dict.fromkeys(result.histories, 60), "title")
-    pixels = image.imread(BytesIO(drawn))
-    assert pixels.shape[0] > 600
-    assert pixels.shape[1] > 1000
-    assert pixels.std() > 0.05  # not blank
+    texts = [text.text for text in ET.fromstring(drawn).iter(f"{SVG}text")]
+    assert texts[0] == "title"
+    assert [text.partition(" ")[0] for text in texts if "turns true" in text] == ["again", "early", "late", "never"]
+    assert {"k = 50", "noise decides:", "instance", "true", "false", "the set stays true"} <= set(texts)
 
 
 def test_with_restart_after_the_crossing_the_picture_shows_the_ends_of_the_holds(result: Result) -> None:
@@ -51,14 +52,14 @@ def test_with_restart_after_the_crossing_the_picture_shows_the_ends_of_the_holds
     assert restarts_of(history, short, 0) == [107, 111, 115]  # true again at once at 107 and 111
     assert restarts_of(history, replace(short, restart=None), 2) == [102, 106, 110, 114]
     drawn = draw(result, after, dict.fromkeys(result.histories, 60), "title")
-    assert image.imread(BytesIO(drawn)).std() > 0.05
+    assert b">instance<" not in drawn
     assert drawn != draw(result, PARAMETERS, dict.fromkeys(result.histories, 60), "title")
 
 
 def test_a_log_with_one_set_can_be_drawn() -> None:
     made = Result(k=50, window=168, period=3600, start=0)
     made.note(1, Counter(only=1), set())
-    assert draw(made, PARAMETERS, {"only": 0}, "title").startswith(b"\x89PNG")
+    assert draw(made, PARAMETERS, {"only": 0}, "title").startswith(b"<?xml")
 
 
 RISE_AND_FALL = [*range(1, 9), *range(8, 0, -1)]
@@ -94,6 +95,32 @@ def test_the_set_that_stays_true_below_k_until_a_restart_comes_first(monkeypatch
         true = {name for name, end in {"short": 3, "long": 5, "huge": 5}.items() if 1 <= step < end}
         made.note(step, Counter({"short": count, "long": count, "huge": 3 * count}), true)
     assert near_threshold(made, 35, 57) == ["long"]
+
+
+def drawn_alone(name: str, count: int) -> ET.Element:
+    made = Result(k=50, window=168, period=3600, start=1_700_000_000)
+    for step in range(472_222, 472_232):
+        made.note(step, Counter({name: count}), {name})
+    return ET.fromstring(draw(made, PARAMETERS, {name: 0}, "title"))
+
+
+def test_lines_are_where_the_counts_are() -> None:
+    lines = [line.get("points", "") for line in drawn_alone("one", 50).iter(f"{SVG}polyline")]
+    k, count = (next(line for line in lines if len(line.split()) == points) for points in (2, 19))
+    assert {point.split(",")[1] for point in k.split()} == {point.split(",")[1] for point in count.split()}
+
+
+def test_a_name_with_signs_that_no_picture_can_show_is_drawn() -> None:
+    texts = [text.text or "" for text in drawn_alone("a<b>\0\x1b[2J", 50).iter(f"{SVG}text")]
+    assert any(text.startswith("a<b>\ufffd\ufffd[2J turns true") for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("end", "most", "found"),
+    [(70.0, 6, [0, 20, 40, 60]), (16, 8, [0, 2, 4, 6, 8, 10, 12, 14, 16]), (0.4, 8, [0]), (1e9, 1, [0, 10**9])],
+)
+def test_ticks_are_round_numbers(end: float, most: int, found: list[int]) -> None:
+    assert list(ticks(end, most)) == found
 
 
 @pytest.mark.parametrize(("counts", "spot"), [([90] * 100, (10, 15.0)), ([5] * 50 + [90] * 50, (60, 15.0))])

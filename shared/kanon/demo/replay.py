@@ -3,16 +3,28 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from kanon.client import Client, value_id
 from kanon.client import Join as Sent
+from kanon.demo.logs import JoinLog
 from kanon.errors import Error
 from kanon.joinlog import Join
-from kanon.local.logs import JoinLog
 
-if TYPE_CHECKING:
-    from kanon.local import Stack
+
+class Service(Protocol):
+    """A service on simulated time."""
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+
+    @property
+    def publish_delay(self) -> float:
+        """The time from the end of a step until its answers are visible (s)."""
+
+    def advance_to(self, moment: float) -> None:
+        """Move its time, and evaluate what is due until then."""
 
 
 class ExactCounts:
@@ -96,9 +108,9 @@ class ReplayError(Error, RuntimeError):
 
 
 def replay(
-    stack: "Stack", log: JoinLog, names: Sequence[str], watch: Callable[[Mapping[str, Result]], None]
+    service: Service, log: JoinLog, names: Sequence[str], watch: Callable[[Mapping[str, Result]], None]
 ) -> dict[str, Result]:
-    """Replay the log on a stack whose simulated time is the start of the log, and return the results by type.
+    """Replay the log on a service whose time is the start of the log, and return the results by type.
 
     At every tick, publish_delay seconds after the start of an hour, it sends the joins of that hour, each once per
     type of ``names``, and queries all known sets. Their statuses are those of the hour before. ``watch`` gets the
@@ -108,10 +120,8 @@ def replay(
         ApiError: the service refused a call.
         ReplayError: a step was not visible at its tick.
     """
-    delay = float(stack.template.parameters["PublishDelay"])
-    server = stack.serve()
-    client = Client(server.url)
-    try:
+    delay = service.publish_delay
+    with Client(service.url) as client:
         results, exact = {}, {}
         for name in names:
             type_ = client.type(name)
@@ -119,7 +129,7 @@ def replay(
             results[name] = Result(k=int(type_["k"]), window=window, period=period, start=log.start)
             exact[name] = ExactCounts(window)
         for step, joins in log.by_step(period):
-            stack.advance_to(step * period + delay)
+            service.advance_to(step * period + delay)
             if step > log.start // period:
                 _note(client, results, step - 1, exact)
             client.join_many(Sent(name, value_id(join.set), join.client) for join in joins for name in names)
@@ -127,13 +137,10 @@ def replay(
                 exact[name].step(step, joins)
                 results[name].joins += len(joins)
             watch(results)
-        stack.advance_to((step + 1) * period + delay)
+        service.advance_to((step + 1) * period + delay)
         _note(client, results, step, exact)
         watch(results)
         return results
-    finally:
-        client.close()
-        server.close()
 
 
 def _note(client: Client, results: Mapping[str, Result], step: int, exact: Mapping[str, ExactCounts]) -> None:

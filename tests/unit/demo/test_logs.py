@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from kanon.demo.logs import JoinLog, generated_log, read_log
 from kanon.joinlog import Columns, Join, LogError
-from kanon.local.logs import JoinLog, generated_log, read_log
 
 
 @pytest.fixture
