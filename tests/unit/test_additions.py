@@ -22,7 +22,11 @@ from kanon.http.edge import resolver
 from tests.paths import ROOT
 from tests.unit.cli.commands import commands
 
-HANDLERS = ("shared/kanon/gate/*_routes.py", "functions/reports/*/app.py")
+HANDLERS = (
+    "shared/kanon/gate/*_routes.py",
+    "shared/kanon/reports/*_routes.py",
+    "shared/kanon/reports/service/*_routes.py",
+)
 EXAMPLE = re.compile(r"^Example: `?(.+?)`?$", re.MULTILINE)
 
 

@@ -22,7 +22,7 @@ metrics = Metrics()
 
 
 @Once
-def rotation() -> Rotation:
+def rotation() -> Rotation[Epoch]:
     """The use case, built once per execution environment."""
     dynamodb = aws.dynamodb()
     budgets = Budgets(dynamodb, SETTINGS.budgets_table, Amount(0, 0))  # it takes no budget

@@ -27,6 +27,9 @@ REPORTS = {
 }
 """The paths for reports, and the only ``api`` that each accepts."""
 
+JOB_PATHS = ("/v1alpha/", "/stage/", "/v1/jobs", "/v1/budget")
+"""How the paths about jobs begin, and of no others."""
+
 REPORT_BODIES = Bodies(192 << 10, ANY_JSON, "send each report by itself")
 MOST_INFO = 2048
 """Characters of ``shared_info``. Clients write about 400; a job reads the text before it decrypts the report."""

@@ -8,8 +8,8 @@ from pathlib import Path
 import kanon.reports
 
 REPORTS = Path(kanon.reports.__file__).parent
-EDGE = {"collecting", "settings"}
-"""What a function meets first: bodies and its environment, checked with pydantic."""
+EDGE = {"collect_routes", "collecting", "settings"}
+"""What a function meets first: routes, bodies and its environment, checked with pydantic."""
 JOBS = {"aggregate", "summary"}
 """Local jobs. They run the stages of the service, whose messages are checked with pydantic."""
 MODULES = sorted(path.stem for path in REPORTS.glob("*.py") if path.stem not in {"__init__", *EDGE})

@@ -17,7 +17,7 @@ from kanon.reports.shared_info import CONTRIBUTION_BOUND, moment
 from kanon.reports.storage.report_jobs import JobRow, State, output_of
 
 DOMAIN = "kanon"
-CODES = {400: 3, 403: 7, 404: 5, 409: 6, 413: 3, 429: 8, 500: 13, 503: 14}
+CODES = {400: 3, 401: 16, 403: 7, 404: 5, 409: 6, 413: 3, 429: 8, 500: 13, 503: 14}
 """The number of an error (google.rpc.Code) by its HTTP status."""
 REASONS = frozenset(
     {"JSON_ERROR", "VALIDATION_FAILED", "ARGUMENT_MISSING", "DUPLICATE_JOB_KEY", "JOB_NOT_FOUND", "SERVER_ERROR"}

@@ -28,7 +28,7 @@ from kanon.reports.shared_info import (
     source_of,
     units,
 )
-from kanon.reports.storage.budgets import Budgets, rows_charged
+from kanon.reports.storage.budgets import BudgetsLeft, rows_charged
 from kanon.reports.storage.objects import ObjectStore, Stored, inputs
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def read_unit(query: Mapping[str, str]) -> Unit:
     return unit
 
 
-def budget_answer(budgets: Budgets, unit: Unit) -> BudgetAnswer:
+def budget_answer(budgets: BudgetsLeft, unit: Unit) -> BudgetAnswer:
     """The budget left in each hour of the unit's day, and the jobs that took from it. It spends nothing."""
     left, taken = budgets.left([unit.row])[unit.row], list(budgets.taken(unit.row))
     hours = [(hour, left.get(hour, budgets.cap)) for hour in range(24)]
@@ -171,7 +171,7 @@ BY_PARTS = "use longer prefixes, one part at a time; a job may take them all"
 
 
 def preflight_answer(
-    request: JobRequest, bucket: Callable[[str], ObjectStore], budgets: Budgets, received_at: int
+    request: JobRequest, bucket: Callable[[str], ObjectStore], budgets: BudgetsLeft, received_at: int
 ) -> PreflightAnswer:
     """Read the clear fields of a job's reports and compare its budget with what is left.
 

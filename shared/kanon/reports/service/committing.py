@@ -30,7 +30,7 @@ from kanon.dynamo.batches import Item, chunks
 from kanon.dynamo.transactions import all_or_none
 from kanon.reports.job import Amount, written
 from kanon.reports.shared_info import HOUR, ReportSource, Unit, units
-from kanon.reports.storage.budgets import ROWS_A_CHUNK, Budgets, Charge
+from kanon.reports.storage.budgets import ROWS_A_CHUNK, Budgets, BudgetsLeft, Charge
 from kanon.reports.storage.report_jobs import ReportJobs, State
 
 ATTEMPTS = 16
@@ -183,7 +183,7 @@ class Committing:
         return row is not None and row.committed
 
 
-def exhausted(budgets: Budgets, units: Sequence[Unit], amount: Amount) -> list[tuple[Unit, Amount]]:
+def exhausted(budgets: BudgetsLeft, units: Sequence[Unit], amount: Amount) -> list[tuple[Unit, Amount]]:
     """The units with less left than the amount, and what is left, strongly consistent. Spends nothing."""
     left = budgets.left([unit.row for unit in units])
     found = []
@@ -195,7 +195,7 @@ def exhausted(budgets: Budgets, units: Sequence[Unit], amount: Amount) -> list[t
 
 
 def named_exhausted(
-    budgets: Budgets,
+    budgets: BudgetsLeft,
     sources: Collection[ReportSource],
     filtering_ids: Sequence[int],
     amount: Amount,

@@ -33,7 +33,15 @@ from kanon.reports.service.bodies import (
 )
 from kanon.reports.settings import Jobs
 from kanon.reports.shared_info import END_OF_TIME, HOUR
-from kanon.reports.storage.report_jobs import BEFORE_COMMIT, STAGED_KEPT, JobRow, ReportJobs, State, output_of
+from kanon.reports.storage.report_jobs import (
+    BEFORE_COMMIT,
+    STAGED_KEPT,
+    AllJobs,
+    JobRow,
+    JobsTable,
+    State,
+    output_of,
+)
 
 
 def read_request(
@@ -229,7 +237,7 @@ class NotPublishableError(RequestError):
         super().__init__(refusal(409, "VALIDATION_FAILED", "job_request_id", message))
 
 
-def create(jobs: ReportJobs, job: str, request: Mapping[str, Any], now: float) -> bool:
+def create(jobs: AllJobs, job: str, request: Mapping[str, Any], now: float) -> bool:
     """Store a new job with a new secret; False if another job has this id.
 
     The client retries a call whose answer was lost. Then the row exists with the same secret.
@@ -241,7 +249,7 @@ def create(jobs: ReportJobs, job: str, request: Mapping[str, Any], now: float) -
     return row is not None and row.secret == secret
 
 
-def publish_again(jobs: ReportJobs, row: JobRow, request: JobRequest, wanted: Publication, now: float) -> None:
+def publish_again(jobs: JobsTable, row: JobRow, request: JobRequest, wanted: Publication, now: float) -> None:
     """Record a new place for the summary of a committed job. It costs no budget.
 
     Raises:

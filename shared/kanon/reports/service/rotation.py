@@ -23,14 +23,14 @@ job is planned or commits on another table, until an operator accepts it.
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from uuid import uuid4
 
 from kanon.dynamo.tables import table_ids
 from kanon.dynamo.transactions import all_or_none
 from kanon.reports.errors import JobError
 from kanon.reports.storage.budgets import Budgets
-from kanon.reports.storage.key_ring import Key, KeyRing, PrivateKeys, StoredRing
+from kanon.reports.storage.key_ring import Key, KeyPairs, KeyRing, RingStore, StoredRing
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -49,7 +49,8 @@ SPENT_MESSAGE = (
 NO_KEYS_MESSAGE = "the stack has no keys yet: wait five minutes, then create a new job"
 
 
-def _new_epoch() -> str:
+def new_epoch() -> str:
+    """A random text for an epoch."""
     return secrets.token_hex(16)
 
 
@@ -92,7 +93,7 @@ class Epoch:
         cannot be charged again.
         """
         table_id, found = self.table_id(), self.budgets.epoch()
-        epoch = _new_epoch() if found is None else found
+        epoch = new_epoch() if found is None else found
         of_table = self.budgets.begin(epoch) if found is None else self.budgets.same_epoch(epoch)
         all_or_none(
             self.client, [of_table, self.ring.changing(None, StoredRing(epoch, table_id, jobs_id=self.jobs_id()))]
@@ -105,7 +106,7 @@ class Epoch:
             Whether the new epoch began; False if the ring or the table has changed since it was read.
         """
         table_id, found = self.table_id(), self.budgets.epoch()
-        epoch = _new_epoch()
+        epoch = new_epoch()
         to = StoredRing(epoch, table_id, seen.all_ended().keys, jobs_id=seen.jobs_id)
         return all_or_none(self.client, [self.budgets.begin(epoch, found), self.ring.changing(seen, to)]) is None
 
@@ -129,6 +130,25 @@ class Epoch:
         return keys
 
 
+class KeysEpoch(Protocol):
+    """What the rotation needs of an epoch, wherever it is. :class:`Epoch` says what each method promises."""
+
+    @property
+    def ring(self) -> RingStore:
+        """The key ring."""
+
+    def is_of(self, keys: StoredRing) -> bool:
+        """Whether these keys were issued for the budgets as they are now."""
+
+    def begin(self) -> None:
+        """Write the first ring."""
+
+    def accept_jobs(self, seen: StoredRing) -> bool:
+        """Let the ring name the jobs as they are now."""
+
+
+OfKeys = TypeVar("OfKeys", bound=KeysEpoch)
+
 MOST_STEPS = 300
 
 
@@ -137,7 +157,7 @@ def _new_id() -> str:
 
 
 @dataclass(frozen=True)
-class Rotation:
+class Rotation(Generic[OfKeys]):
     """Rotation with its tables and secrets.
 
     Attributes:
@@ -146,8 +166,8 @@ class Rotation:
         new_id: makes the id of a key, a UUID.
     """
 
-    epoch: Epoch
-    private: PrivateKeys
+    epoch: OfKeys
+    private: KeyPairs
     new_id: Callable[[], str] = _new_id
 
     def run(self, now: float) -> StoredRing:

@@ -8,7 +8,7 @@ amount that it took. These items are the ledger, and make a repeated write harml
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kanon.dynamo.batches import KEYS_A_CALL, Item, drain
 from kanon.errors import ThrottledError
@@ -81,6 +81,20 @@ def rows_charged(units: Iterable[Unit]) -> int:
             " days, or name the attribution_destinations",
         )
     return rows
+
+
+class BudgetsLeft(Protocol):
+    """What is left of budgets, wherever they are. :class:`Budgets` says what each method promises."""
+
+    @property
+    def cap(self) -> Amount:
+        """The budget of each hour."""
+
+    def left(self, rows: Iterable[bytes]) -> dict[bytes, dict[int, Amount]]:
+        """The amount left in each charged hour of the rows."""
+
+    def taken(self, row: bytes) -> Iterator[tuple[str, tuple[int, ...], Amount]]:
+        """The jobs that took from a row."""
 
 
 class Budgets:

@@ -11,7 +11,7 @@ import base64
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kanon.dynamo.batches import Item
 from kanon.dynamo.conditions import unless_refused
@@ -119,6 +119,26 @@ class StoredRing:
         return replace(self, keys=tuple(one for one in self.keys if one.id != key.id))
 
 
+class RingStore(Protocol):
+    """Where a ring is. :class:`KeyRing` says what each method promises."""
+
+    def read(self) -> StoredRing | None:
+        """The ring."""
+
+    def change(self, seen: StoredRing, to: StoredRing) -> bool:
+        """Replace the ring."""
+
+
+class KeyPairs(Protocol):
+    """Where private keys are. :class:`PrivateKeys` says what each method promises."""
+
+    def make(self, key_id: str) -> str:
+        """Write a new private key under an id. Returns the public key, base64."""
+
+    def destroy(self, key_id: str) -> None:
+        """Delete a key."""
+
+
 class KeyRing:
     """The ring of a deployment."""
 
@@ -154,7 +174,7 @@ class KnownKeys:
     Anybody may ask for any id, so an unknown one leads to a read at most every few seconds.
     """
 
-    def __init__(self, ring: KeyRing) -> None:
+    def __init__(self, ring: RingStore) -> None:
         self._ring = ring
         self._ids: frozenset[str] = frozenset()
         self._read_at = float("-inf")

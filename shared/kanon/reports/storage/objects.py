@@ -108,7 +108,7 @@ class Objects(ObjectStore):
                 items = [one for one in page.get("Contents", ()) if not one["Key"].endswith("/")]
                 found += [Stored(one["Key"], one["Size"], one["ETag"]) for one in items if wanted(one["Key"])]
                 if len(found) > most:
-                    raise _too_many(most)
+                    raise too_many(most)
         except self._error as error:
             raise _unreadable(error, "the bucket") from error
         return sorted(found)
@@ -183,11 +183,12 @@ def inputs(place: ObjectStore, prefixes: Iterable[str], most: int, report_to: st
             "there is no object under the prefix of the reports, or none for their origin and hours: change it",
         )
     if len(found) > most:
-        raise _too_many(most)
+        raise too_many(most)
     return found
 
 
-def _too_many(most: int) -> JobError:
+def too_many(most: int) -> JobError:
+    """The error for more objects than a job reads."""
     return JobError("INVALID_JOB", f"there are more than {most:,} objects under the prefixes: take fewer at once")
 
 

@@ -160,6 +160,13 @@ class JobsTable(Protocol):
         """Delete the workers' results."""
 
 
+class AllJobs(JobsTable, Protocol):
+    """What the routes need of jobs beside this."""
+
+    def create(self, job: str, request: Mapping[str, Any], received_at: int, secret: bytes) -> bool:
+        """Store a new job."""
+
+
 class ReportJobs:
     """The jobs of a deployment, in DynamoDB."""
 
