@@ -170,7 +170,7 @@ CLIENTS = ("kanon.client.asynchronous", "kanon.client.reporting")
 OTHERS = {
     "": ("kanon.joinlog.batches", "kanon.joinlog.columns", "kanon.joinlog.numbered", *CLIENTS),
     "async": CLIENTS[1:],
-    "serve": ("kanon.serving.tokens", "kanon.demo.reported_log"),
+    "serve": ("kanon.serving.tokens", "kanon.serving.reporting", "kanon.demo.reported_log"),
     "desk": ("kanon.joinlog.batches", "kanon.release.engines.spark", "kanon.release.shared_stores"),
     "reports": ("kanon.reports.service", "kanon.reports.storage", CLIENTS[0]),
 }
@@ -255,7 +255,7 @@ def test_demo_replays_a_log_and_draws_it(installer: Installer, folder: Path) -> 
     ran = installer.environment("serve").run("demo", "--log", "joins.csv", folder=folder)
     assert ran.code == 0, ran.errors
     assert re.search(r"joins +\S* +121 ", ran.output.replace("│", " ")), ran.output
-    assert b"popular turns true" in (folder / "build" / "demo.svg").read_bytes()
+    assert b"large turns true" in (folder / "build" / "demo.svg").read_bytes()
 
 
 def test_plan_draws_a_picture(installer: Installer, folder: Path) -> None:

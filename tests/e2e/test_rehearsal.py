@@ -4,7 +4,7 @@ import json
 import time
 from pathlib import Path
 
-from kanon.client import ApiError, Client, Join, set_id
+from kanon.client import ApiError, Client, Join, value_id
 from kanon.gate.fingerprints import NOISE_KEY
 from kanon.operate.stacks import local_stack
 from tests.e2e.test_cli import run, serving, until
@@ -19,7 +19,7 @@ def test_a_new_type_a_suppression_and_a_rotation_are_deployed_while_the_service_
     parameters.write_text("{}")
     options = ("--period", "2", "--types", str(types), "--parameters", str(parameters))
     with serving(*options) as address, Client(address) as client:
-        popular = set_id("popular")
+        popular = value_id("popular")
         until(lambda: _crowded(client, popular))
 
         assert run("operate", "suppress", f"fledge/{popular}", "--yes", "--url", address)[0] == 0

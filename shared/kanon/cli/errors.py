@@ -22,6 +22,9 @@ _OF_OPTIONS = {
     ("desk", "boto3"): "aws",
     ("desk", "botocore"): "aws",
     ("serve", "jwt"): "jwt",
+    ("serve", "cryptography"): "serve,reports",
+    ("serve", "fastavro"): "serve,reports",
+    ("serve", "publicsuffixlist"): "serve,reports",
 }
 """Libraries that only an option of a command needs, by the extra of the command, and their extras."""
 

@@ -113,6 +113,7 @@ def backup(
 
 def begin_there(data: Path, *, yes: bool) -> None:
     """Give a directory new noise, in the place where it is."""
+    from kanon.reports.storage.disk import NAME as REPORTS
     from kanon.serving.directory import existing, new_generation
 
     existing(data)
@@ -121,6 +122,8 @@ def begin_there(data: Path, *, yes: bool) -> None:
         " every join within a window of it more privacy (with restart after the crossing at most some delta). No"
         " join is lost. This cannot be undone."
     )
+    if (data / REPORTS).exists():
+        typer.echo("Keys and unfinished jobs of reports end: no report that has arrived can be opened any more.")
     ask("Begin a new log generation?", yes)
     typer.echo(f"It begins at step {new_generation(data)}.")
 

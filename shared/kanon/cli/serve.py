@@ -13,7 +13,7 @@ import typer
 from kanon.cli.errors import local_errors
 from kanon.cli.options import OneType, TypesFile, json_of_file, own_types, refuse_unused, types_document
 from kanon.cli.screen import program, working
-from kanon.cli.serve_data import ONLY_DATA, Credentials, Place, serve_directory, usable
+from kanon.cli.serve_data import ONLY_DATA, Credentials, OfReports, Place, serve_directory, usable
 from kanon.cors import Cors
 from kanon.serving.access import Auth
 
@@ -65,6 +65,16 @@ def serve(
         list[str] | None,
         typer.Option(metavar="ORIGIN", help="Pages that may call, as https://example.org; * for any. Repeatable."),
     ] = None,
+    report_origins: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="With --data: turn reports on, for these origins; * for all."),
+    ] = None,
+    epsilon_cap: Annotated[
+        str | None, typer.Option(help="With --data: the most epsilon of all jobs over one unit; never changes; 64.")
+    ] = None,
+    delta_cap: Annotated[
+        str | None, typer.Option(help="With --data: the most delta of all jobs over one unit; never changes; 1e-7.")
+    ] = None,
     parameters: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help='Without --data: JSON such as {"NoiseKeys": [...]}, "LogGenerations".'),
@@ -86,7 +96,9 @@ def serve(
     else:
         refuse_unused(context, ("parameters",), "with --data: it is for the rehearsal, without --data")
         credentials = Credentials(join_auth, batch_auth, jwks, issuer, audience)
-        serve_directory(Place(data, host, port, cors), period, types_document(type_, types_file), credentials)
+        reports = OfReports(report_origins, epsilon_cap, delta_cap)
+        document = types_document(type_, types_file)
+        serve_directory(Place(data, host, port, cors), period, document, credentials, reports)
 
 
 def _pages(origins: "list[str]") -> Cors:

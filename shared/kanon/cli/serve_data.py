@@ -4,12 +4,12 @@ import errno
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from socket import gaierror
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,7 +19,14 @@ from kanon.cors import Cors
 from kanon.errors import ConfigurationError, FingerprintMismatchError
 from kanon.serving.access import Access, Auth, Check
 
-ONLY_DATA = ("host", "join_auth", "batch_auth", "jwks", "issuer", "audience")
+if TYPE_CHECKING:
+    from kanon.serving.directory import Directory
+    from kanon.serving.reporting import Reporting
+
+ONLY_DATA = (
+    *("host", "join_auth", "batch_auth", "jwks", "issuer", "audience"),
+    *("report_origins", "epsilon_cap", "delta_cap"),
+)
 """The options of ``kanon serve`` that need ``--data``."""
 
 Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="Directory of `kanon serve --data`.")]
@@ -88,8 +95,27 @@ def usable(port: int, host: str = "127.0.0.1") -> Iterator[None]:
         ) from error
 
 
+@dataclass(frozen=True)
+class OfReports:
+    """What the options say of reports."""
+
+    report_origins: str | None
+    epsilon_cap: str | None
+    delta_cap: str | None
+
+    def opened(self, directory: "Directory") -> "Reporting | None":
+        """The reports of a directory, if they are on."""
+        if not (directory.reports_on or any(vars(self).values())):
+            return None
+        from kanon.serving.reporting import Asked, open_reporting
+
+        return open_reporting(directory, Asked(self.report_origins, self.epsilon_cap, self.delta_cap))
+
+
 @needs("serve")
-def serve_directory(place: Place, period: int | None, types: str | None, credentials: Credentials) -> None:
+def serve_directory(
+    place: Place, period: int | None, types: str | None, credentials: Credentials, reports: OfReports
+) -> None:
     """Serve a directory until a signal ends it."""
     credentials.check()
     from kanon import clock
@@ -97,18 +123,19 @@ def serve_directory(place: Place, period: int | None, types: str | None, credent
     from kanon.serving.directory import Given, open_directory
     from kanon.serving.service import Running
 
-    with one_line(ConfigurationError, FingerprintMismatchError):
-        directory = open_directory(place.data, Given(period=period, types=types), clock.now())
-    keys = ApiKeys(lambda: directory.control.database)
-    try:
-        with one_line(ConfigurationError):
+    stop = threading.Event()
+    with ExitStack() as opened:
+        with one_line(ConfigurationError, FingerprintMismatchError):
+            directory = open_directory(place.data, Given(period=period, types=types), clock.now())
+            opened.callback(directory.close)
+            keys = ApiKeys(lambda: directory.control.database)
             access = credentials.access(keys.has)
-        stop = threading.Event()
+            reporting = reports.opened(directory)
+        if reporting is not None:
+            opened.callback(reporting.close)
         with usable(place.port, place.host):
-            running = Running(directory, access, place.host, place.port, place.cors)
-    except BaseException:
-        directory.close()
-        raise
+            running = Running(directory, access, place.host, place.port, place.cors, reporting)
+        opened.pop_all()
     with closing(running):
         _say_who_may_call(place, credentials, any_key=bool(keys.all()))
         for number in (signal.SIGINT, signal.SIGTERM):

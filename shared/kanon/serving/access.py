@@ -11,10 +11,13 @@ from typing import Any
 
 from kanon.http.answers import error_answer
 from kanon.http.bodies import RequestError
+from kanon.reports.collecting import JOB_PATHS, PUBLIC_KEYS, REPORTS, debug_path
 
 OPEN_QUERIES = frozenset({"/v1:query", "/v1:validateHashes"})
 METRICS = "/metrics"
 JOIN = re.compile(r"/v1/types/[^/]+/sets/[^/]+:join")
+COLLECTED = frozenset({PUBLIC_KEYS, *REPORTS, *map(debug_path, REPORTS)})
+"""What anybody may call of reports."""
 JOINS = re.compile(rf"{JOIN.pattern}|/v1:batchJoin")
 UNKNOWN_CALLER = error_answer(401, "send a valid key or token of this service as Authorization: Bearer ...")
 
@@ -58,7 +61,9 @@ class Access:
             raise RequestError(UNKNOWN_CALLER)
 
     def _needed(self, method: str, path: str) -> Auth:
-        if path == METRICS:
+        if path in COLLECTED:
+            return Auth.OPEN
+        if path.startswith((METRICS, *JOB_PATHS)):  # a router may take a line feed after them for nothing
             return self.batch
         if method in ("GET", "HEAD") or path in OPEN_QUERIES:
             return Auth.OPEN

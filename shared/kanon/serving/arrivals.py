@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
+from kanon.disk import connect, transaction
 from kanon.gate.names import client_token, set_key
-from kanon.gate.storage.disk.control import connect, transaction
 from kanon.gate.storage.disk.log import entry_of
 from kanon.gate.types import Type
 from kanon.keys import Secret

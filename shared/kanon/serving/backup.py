@@ -4,6 +4,9 @@ The control file comes first, as SQLite copies it: in one state. Then the parts 
 is counted and not evaluated. The service may delete a part meanwhile, when it has evaluated some steps more: then the
 copy begins again. The control file gets its name last, so an unfinished copy is no deployment.
 
+Of reports it has budgets, jobs, domains and summaries, and the parts of summaries that are not published yet. It has no
+private key and no report: a copy may lack what was spent after it was made, so it must not open them.
+
 A copy has no right to the noise of the original. It is refused until ``kanon operate new-generation`` gives it its own.
 """
 
@@ -14,11 +17,14 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
+from kanon import clock
 from kanon.created import flush
+from kanon.disk import connect
 from kanon.errors import ConfigurationError
-from kanon.gate.storage.disk.control import NAME, ControlFile, connect
+from kanon.gate.storage.disk.control import NAME, ControlFile
 from kanon.gate.storage.disk.log import SUFFIX
 from kanon.gate.storage.protocols import Manifest
+from kanon.reports.storage import disk as reports
 from kanon.serving import arrivals
 from kanon.serving.directory import PLACE, existing
 
@@ -67,8 +73,11 @@ def _copy(source: Path, to: Path) -> Manifest:
         if int(file.name.removesuffix(SUFFIX)) > manifest.step:
             _copy_database(file, to / "log" / file.name)
     for file in (source / "secrets").iterdir():
-        shutil.copyfile(file, to / "secrets" / file.name)
-        (to / "secrets" / file.name).chmod(0o600)
+        if not file.name.startswith(reports.KeyFiles.PREFIX):
+            shutil.copyfile(file, to / "secrets" / file.name)
+            (to / "secrets" / file.name).chmod(0o600)
+    if (source / reports.NAME).exists():
+        _copy_reports(source, to)
     with closing(ControlFile(source)) as control:
         if manifest.step >= 0 and manifest.step not in {each.step for each in control.manifests()}:
             raise _MovedOnError
@@ -76,6 +85,17 @@ def _copy(source: Path, to: Path) -> Manifest:
     (to / UNFINISHED).rename(to / NAME)
     flush(to)
     return manifest
+
+
+def _copy_reports(source: Path, to: Path) -> None:
+    _copy_database(source / reports.NAME, to / reports.NAME)
+    with closing(reports.ReportsFile(to)) as file:
+        reports.begin_again(file, clock.now())
+    try:
+        for folder in (source / "summaries", *(source / "work").glob("*/staged")):
+            shutil.copytree(folder, to / folder.relative_to(source))
+    except (shutil.Error, FileNotFoundError) as error:
+        raise _MovedOnError from error
 
 
 def _copy_database(source: Path, to: Path) -> None:

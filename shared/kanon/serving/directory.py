@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 
+from kanon import clock
 from kanon.created import flush
 from kanon.errors import ConfigurationError, reason
 from kanon.gate.evaluation import NoiseKeys
@@ -42,10 +43,13 @@ from kanon.gate.storage.disk.parts import PartFiles
 from kanon.gate.types import Type
 from kanon.keys import Secret
 from kanon.noise.words import NoiseKey
+from kanon.reports.storage import disk as reports
 from kanon.serving import arrivals
 
 OWNER = "serve"
 SETTINGS, PLACE, FIRST_STEP, IMPORTING = "settings", "place", "first-step", "importing"
+REPORTS = "reports"
+"""The text with the settings of reports."""
 DEPLOYMENT, PEPPER, CLIENT_KEY, NOISE_KEYS = "deployment", "set-pepper", "client-key", "noise-keys.json"
 FIRST_KEY = "1"
 DAYS = 86_400
@@ -134,6 +138,11 @@ class Directory:
         """The last step that is evaluated; before the first one, the step before it."""
         mark = self.control.evaluated_through()
         return self.segments.begin_at - 1 if mark is None else mark
+
+    @property
+    def reports_on(self) -> bool:
+        """Whether reports were ever turned on."""
+        return self.control.text(REPORTS) is not None
 
     @property
     def names(self) -> arrivals.Names:
@@ -231,10 +240,20 @@ def new_generation(path: Path) -> int:
             first = int(control.text(FIRST_STEP) or 0) if mark is None else mark + 1
             earlier = [entry for entry in settings.log_generations if entry.from_step < first]
             entries = (*earlier, LogGenerationEntry(log=str(uuid.uuid4()), from_step=first))
+            _end_reports(path)
             _remember(control, path, settings.model_copy(update={"log_generations": entries}))
             return first
     finally:
         os.close(lock)
+
+
+def _end_reports(path: Path) -> None:
+    """End the keys and the jobs of reports: budget that was spent after a copy was made is not in the copy."""
+    if (path / reports.NAME).exists():
+        with closing(reports.ReportsFile(path)) as file:
+            ended = reports.begin_again(file, clock.now())
+        for key_id in ended:
+            reports.KeyFiles(path / "secrets").destroy(key_id)
 
 
 def retire(path: Path, name: str) -> None:

@@ -9,18 +9,22 @@ import sqlite3
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
 
+from kanon.disk import Database
 from kanon.errors import ConfigurationError
 from kanon.findings import Finding, Verdict, moment
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.schedule import DAY, Schedule
 from kanon.gate.storage.disk.control import NAME, ControlFile
 from kanon.gate.storage.protocols import Manifest, Piece
+from kanon.reports.storage import disk as reports
+from kanon.reports.storage.report_jobs import STUCK
 from kanon.serving.api_keys import ApiKeys
-from kanon.serving.directory import FIRST_STEP, PLACE, place_of, stored_settings
+from kanon.serving.directory import FIRST_STEP, PLACE, REPORTS, place_of, stored_settings
 
 MEGABYTE = 1_000_000
 SECONDS_TO_WAIT = 5.0
@@ -28,23 +32,26 @@ RESTORE = "stop the service and restore the directory from a backup"
 ONLY_OWNER = stat.S_IRWXG | stat.S_IRWXO
 
 
-class ReadOnlyControl(ControlFile):
-    """The control file of a directory that this process must not change."""
+class ReadOnly(Database):
+    """A file that this process must not change."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory)
-        self._database = sqlite3.connect(
-            f"file:{quote(str(self.path.absolute()))}?mode=ro", uri=True, timeout=SECONDS_TO_WAIT, isolation_level=None
-        )
-
-    @property
+    @cached_property
     def database(self) -> sqlite3.Connection:
         """The one connection."""
-        return self._database
+        place = f"file:{quote(str(self.path.absolute()))}?mode=ro"
+        return sqlite3.connect(place, uri=True, timeout=SECONDS_TO_WAIT, isolation_level=None)
 
     def close(self) -> None:
         """Close it."""
-        self._database.close()
+        self.database.close()
+
+
+class ReadOnlyControl(ReadOnly, ControlFile):
+    """The control file of a directory that this process must not change."""
+
+
+class ReadOnlyReports(ReadOnly, reports.ReportsFile):
+    """The file of reports of a directory that this process must not change."""
 
 
 def examine_directory(path: Path, now: float) -> list[Finding]:
@@ -72,6 +79,10 @@ def _findings(path: Path, control: ControlFile, now: float) -> Iterator[Finding]
     yield _old_joins(path, control, schedule, now)
     yield _keys(control)
     yield _parts(path, control)
+    if control.text(REPORTS) is not None and (path / reports.NAME).exists():
+        with closing(ReadOnlyReports(path)) as file:
+            yield _public_keys(file, now)
+            yield _jobs(file, now)
 
 
 def _identity(path: Path, control: ControlFile) -> Finding:
@@ -166,6 +177,23 @@ def _parts(path: Path, control: ControlFile) -> Finding:
     newest = set(manifests[-1].pieces) & bad
     seen = f"{len(bad)} parts are missing or damaged, {len(newest)} of them in use"
     return Finding("parts", Verdict.FAIL if newest else Verdict.WARN, seen, RESTORE)
+
+
+def _public_keys(file: reports.ReportsFile, now: float) -> Finding:
+    ring = reports.FileRing(file).read()
+    published = ring.published(now) if ring else ()
+    if published:
+        seen = f"{len(published)} are published, the newest until {moment(published[-1].published_until)}"
+        return Finding("keys of reports", Verdict.OK, seen)
+    return Finding("keys of reports", Verdict.WARN, "none is published", "start the service: it makes one at once")
+
+
+def _jobs(file: reports.ReportsFile, now: float) -> Finding:
+    rows = [row for job in file.unfinished() if (row := file.read(job)) is not None]
+    stuck = sum(now - row.received_at >= STUCK for row in rows)
+    seen = f"{len(rows)} are not finished, {stuck} of them for 12 hours"
+    advice = "read the log of the service; getJob says which summaries could not be written"
+    return Finding("jobs", Verdict.WARN, seen, advice) if stuck else Finding("jobs", Verdict.OK, seen)
 
 
 def _damaged(path: Path, manifests: Iterable[Manifest]) -> set[Piece]:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
+from urllib.parse import parse_qsl
 
 from waitress.channel import HTTPChannel
 from waitress.server import create_server
@@ -220,6 +221,7 @@ def event_of(environ: dict[str, Any]) -> dict[str, Any]:
         "version": "2.0",
         "rawPath": path,
         "rawQueryString": environ["QUERY_STRING"],
+        "queryStringParameters": _parameters(environ["QUERY_STRING"]),
         "headers": headers,
         "requestContext": {"stage": "$default", "http": {"method": method, "path": path}},
         "isBase64Encoded": False,
@@ -228,6 +230,14 @@ def event_of(environ: dict[str, Any]) -> dict[str, Any]:
     if content:
         event["body"], event["isBase64Encoded"] = _text_of(content)
     return event
+
+
+def _parameters(query: str) -> dict[str, str]:
+    """The parameters of a query; the values of a repeated one are joined with commas, as API Gateway does."""
+    found: dict[str, str] = {}
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        found[name] = f"{found[name]},{value}" if name in found else value
+    return found
 
 
 def _text_of(content: bytes) -> tuple[str, bool]:

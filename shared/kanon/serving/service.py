@@ -1,8 +1,9 @@
-"""The service on one machine: the routes of the gate over one directory, with its health and its counts."""
+"""The service on one machine: the routes of gate and reports over one directory, with its health and its counts."""
 
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
@@ -11,13 +12,18 @@ from kanon import clock
 from kanon.cors import Cors
 from kanon.gate.join_routes import JoinRoutes
 from kanon.gate.query_routes import QueryRoutes
-from kanon.http.bodies import JOIN_BODIES, OWN_BODIES
+from kanon.http.bodies import JOIN_BODIES
 from kanon.http.edge import handle, resolver
-from kanon.serving.access import JOINS, METRICS, Access
+from kanon.reports.collecting import JOB_PATHS
+from kanon.serving.access import COLLECTED, JOINS, METRICS, Access
 from kanon.serving.directory import Directory
 from kanon.serving.evaluating import Evaluating, start
 from kanon.serving.http import Server
 from kanon.serving.measures import Measures
+from kanon.serving.routes import Kind, Routes
+
+if TYPE_CHECKING:
+    from kanon.serving.reporting import Reporting, ReportWork
 
 ANONYMOUS_HASHES = 100
 """The most hashes of a query without a key, as the template's parameter of this name."""
@@ -27,43 +33,63 @@ SECONDS_TO_STOP = 30.0
 
 
 class Service:
-    """Answers the requests of a directory."""
+    """Answers the requests of a directory, and those of its reports if they are on."""
 
-    def __init__(self, directory: Directory, access: Access, logger: Logger) -> None:
+    def __init__(
+        self, directory: Directory, access: Access, logger: Logger, reporting: "Reporting | None" = None
+    ) -> None:
         self._directory, self._access, self._logger = directory, access, logger
         self._measures = Measures()
         self.evaluating = Evaluating(directory, self._measures, logger)
+        self.reports: ReportWork | None = None
+        if reporting is not None:
+            self.reports = reporting.work(self._measures, logger)
         self._of_thread = threading.local()
 
     def answer(self, event: dict[str, Any]) -> dict[str, Any]:
         """The answer to an event of API Gateway. Any thread may call it."""
-        path = event["rawPath"]
-        of_join = JOINS.fullmatch(path) is not None
-        bodies = JOIN_BODIES if of_join else OWN_BODIES
-        result = handle(self._resolver(), event, None, self._logger, self._access, bodies)
-        if path not in (HEALTH, METRICS):
-            self._measures.count_answer(result["statusCode"], of_join=of_join)
+        result = self._answer(event)
         if result["statusCode"] == 401:
             result["headers"]["WWW-Authenticate"] = "Bearer"
         return result
 
-    def _resolver(self) -> APIGatewayHttpResolver:
-        """The resolver of this thread: neither Powertools' nor the cached horizons may be shared."""
-        made: APIGatewayHttpResolver | None = getattr(self._of_thread, "resolver", None)
+    def _answer(self, event: dict[str, Any]) -> dict[str, Any]:
+        path, kind = event["rawPath"], self._kind(event["rawPath"])
+        of_join = JOINS.fullmatch(path) is not None
+        app, bodies, form = self._routes()[kind]
+        result = handle(app, event, None, self._logger, self._access, JOIN_BODIES if of_join else bodies, form)
+        if self.reports is not None and kind is Kind.COLLECTED:
+            self.reports.count(event["requestContext"]["http"]["method"], path, result["statusCode"])
+        elif path not in (HEALTH, METRICS):
+            self._measures.count_answer(result["statusCode"], of_join=of_join)
+        return result
+
+    def _kind(self, path: str) -> Kind:
+        if self.reports is None:
+            return Kind.GATE
+        return Kind.COLLECTED if path in COLLECTED else Kind.JOBS if path.startswith(JOB_PATHS) else Kind.GATE
+
+    def _routes(self) -> Mapping[Kind, Routes]:
+        """The routes of this thread: neither Powertools' resolvers nor the cached horizons may be shared."""
+        made: Mapping[Kind, Routes] | None = getattr(self._of_thread, "routes", None)
         if made is None:
-            directory = self._directory
-            made = resolver(self._logger)
-            querying = replace(directory.querying)
-            JoinRoutes(directory.types, lambda: directory.joining, self._measures.count_joins).add_to(made)
-            QueryRoutes(directory.types, lambda: querying, ANONYMOUS_HASHES, reports=False).add_to(made)
-            made.get(HEALTH, include_in_schema=False)(self._health)
-            made.get(METRICS, include_in_schema=False)(self._metrics)
-            self._of_thread.resolver = made
+            of_reports = self.reports.routes() if self.reports else {}
+            made = self._of_thread.routes = {Kind.GATE: Routes(self._gate()), **of_reports}
+        return made
+
+    def _gate(self) -> APIGatewayHttpResolver:
+        directory, made = self._directory, resolver(self._logger)
+        querying = replace(directory.querying)
+        JoinRoutes(directory.types, lambda: directory.joining, self._measures.count_joins).add_to(made)
+        QueryRoutes(directory.types, lambda: querying, ANONYMOUS_HASHES, reports=self.reports is not None).add_to(made)
+        made.get(HEALTH, include_in_schema=False)(self._health)
+        made.get(METRICS, include_in_schema=False)(self._metrics)
         return made
 
     def _health(self) -> Response[str]:
         """200 if the answers are up to date."""
-        problem = self.evaluating.problem(clock.now())
+        now = clock.now()
+        problem = self.evaluating.problem(now) or (self.reports.problem(now) if self.reports else "")
         status, text = (503, problem) if problem else (200, "healthy")
         return Response(status, "text/plain; charset=utf-8", f"{text}\n", {"Cache-Control": "no-store"})
 
@@ -79,23 +105,39 @@ class Running:
         OSError: the address cannot be used.
     """
 
-    def __init__(self, directory: Directory, access: Access, host: str, port: int, cors: Cors) -> None:
+    def __init__(
+        self,
+        directory: Directory,
+        access: Access,
+        host: str,
+        port: int,
+        cors: Cors,
+        reporting: "Reporting | None" = None,
+    ) -> None:
         logger = Logger(service="kanon", level="INFO", use_rfc3339=True)
         self._directory, self._logger = directory, logger
-        service = Service(directory, access, logger)
+        service = Service(directory, access, logger, reporting)
+        self._reports = service.reports
         self._server = Server(service.answer, host, port, lambda found: logger.error("unexpected error", **found), cors)
         self.url = self._server.url
         self._stop = threading.Event()
-        self._evaluation = start(service.evaluating, self._stop)
+        self._threads = [start(service.evaluating, self._stop)]
+        if self._reports is not None:
+            self._threads.append(self._reports.start())
         logger.info("started", url=self.url, period=directory.settings.period, types=sorted(directory.types))
 
     def close(self) -> None:
-        """Finish the requests that have arrived and the current evaluation, and close the directory."""
+        """Finish the requests that have arrived, the current evaluation and stage, and close the directory."""
         self._stop.set()
+        if self._reports is not None:
+            self._reports.stop()
         self._server.close()
-        self._evaluation.join(SECONDS_TO_STOP)
-        if self._evaluation.is_alive():  # the next start evaluates these steps again, with the same result
-            self._logger.warning("stopped during an evaluation")
+        for thread in self._threads:
+            thread.join(SECONDS_TO_STOP)
+        if busy := [thread.name for thread in self._threads if thread.is_alive()]:
+            self._logger.warning("stopped during work, which the next start repeats with the same result", work=busy)
             return
+        if self._reports is not None:
+            self._reports.close()
         self._directory.close()
         self._logger.info("stopped")

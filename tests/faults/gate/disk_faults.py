@@ -1,6 +1,6 @@
 """Injects faults between a use case and the disk: at the n-th call to the file system or to SQLite.
 
-A process that dies makes no call any more. After a loss of power, a part whose content was not flushed is torn, and one
+A process that dies makes no call any more. After a loss of power, a file whose content was not flushed is torn, and one
 whose name was not flushed is gone. SQLite's own promise, a transaction is there or not, is not tested here.
 """
 
@@ -71,17 +71,24 @@ class Disk:
         if path.is_dir():
             self.named.update(path.iterdir())
 
+    def link(self, source: Path, name: Path) -> None:
+        """A file has one more name, which is not on the disk yet."""
+        if source in self.flushed:
+            self.flushed.add(name)
+
     def lose_power(self, directory: Path) -> None:
-        """Tear the parts whose content is not on the disk; remove those whose name is not."""
-        for path in _parts(directory):
-            if path not in self.named:
-                path.unlink()
-            elif path not in self.flushed:
+        """Tear the files whose content is not on the disk; remove those whose name, or a folder's, is not."""
+        for path in sorted(_written_once(directory)):
+            if not self.named.issuperset(each for each in (path, *path.parents) if directory in each.parents):
+                path.unlink() if path.is_file() else None
+            elif path.is_file() and path not in self.flushed:
                 path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-def _parts(directory: Path) -> set[Path]:
-    return set((directory / "parts").glob("*.part"))
+def _written_once(directory: Path) -> set[Path]:
+    """The parts, the objects of reports and the secrets, and their folders."""
+    folders = [directory / name for name in ("parts", "reports", "summaries", "work", "secrets")]
+    return {path for folder in folders if folder.exists() for path in (folder, *folder.rglob("*"))}
 
 
 def _close(result: Any) -> None:
@@ -96,7 +103,7 @@ def _close(result: Any) -> None:
 @contextmanager
 def faulty_disk(directory: Path, at: int, how: How) -> Iterator[Disk]:
     """All calls in this context, of all threads, go through a disk. What is in the directory is on it."""
-    disk = Disk(at, how, flushed=_parts(directory), named=_parts(directory))
+    disk = Disk(at, how, flushed=_written_once(directory), named=_written_once(directory))
     with pytest.MonkeyPatch.context() as patch:
 
         def through(owner: Any, name: str, full: Callable[[], Exception]) -> None:
@@ -106,6 +113,8 @@ def faulty_disk(directory: Path, at: int, how: How) -> Iterator[Disk]:
                 made = disk.call(name, lambda: original(*arguments, **more), full())
                 if name == "fsync":
                     disk.fsync(arguments[0])
+                if name == "link":
+                    disk.link(Path(arguments[0]), Path(arguments[1]))
                 return made
 
             patch.setattr(owner, name, called)

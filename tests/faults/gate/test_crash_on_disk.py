@@ -11,9 +11,9 @@ from typing import Any, get_args
 
 import pytest
 
+import kanon.disk
 from kanon.errors import KanonError
 from kanon.gate import segments
-from kanon.gate.storage.disk import control
 from kanon.gate.storage.disk.control import ControlFile
 from kanon.serving import arrivals
 from kanon.serving.backup import backup
@@ -46,7 +46,7 @@ STEPS = range(FIRST, FIRST + 4)
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     with_fixed_secrets(monkeypatch, request.node.nodeid)
-    monkeypatch.setattr(control, "SYNCHRONOUS", "OFF")  # no process dies with the machine here
+    monkeypatch.setattr(kanon.disk, "SYNCHRONOUS", "OFF")  # no process dies with the machine here
     monkeypatch.setattr(segments, "MOST_PART_BYTES", 400)
     monkeypatch.setattr(segments, "MOST_JOINS_A_RANGE", 8)
     monkeypatch.setattr(arrivals, "ENTRIES_A_MOVE", 30)

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from kanon.disk import transaction
 from kanon.errors import UndecodableMembersError
 from kanon.gate import segments
 from kanon.gate.mechanism.columns import NEVER, Bools
 from kanon.gate.merging import Deciding, Joins, Merged, merged
 from kanon.gate.parts import Part
-from kanon.gate.storage.disk.control import ControlFile, transaction
+from kanon.gate.storage.disk.control import ControlFile
 from kanon.gate.storage.disk.parts import PartFiles
 from kanon.gate.storage.protocols import Piece, Status
 from tests.faults.gate.test_crash_on_disk import gated, later, made, outcome, settle, small

@@ -51,6 +51,7 @@ LIMITS = {
     "reports.service.bodies": {"MOST_DESTINATIONS", "MOST_FILTERING_IDS", "MOST_PREFIXES", "_PREFIX_BYTES"},
     "reports.service.rotation": {"MOST_STEPS"},
     "reports.storage.budgets": {"MOST_ROWS"},
+    "reports.storage.disk": {"MOST_NAME_BYTES"},
 }
 """What is beyond is refused, or left out of an answer that says so."""
 OTHERS = {
@@ -62,6 +63,7 @@ OTHERS = {
     "reports.noise": {"PRECISION", "TIE_BITS"},
     "reports.storage.objects": {"BUCKETS"},
     "reports.payload": {"BUCKET_BYTES", "ID_BYTES", "OVERHEAD", "VALUE_BYTES", "_LEAST_PAIR", "_TEXT"},
+    "reports.service.one_machine": {"A_BATCH", "REPORTS_KEPT", "WORK_KEPT"},  # a batch is one object
     "reports.service.requests": {"SECRET_BYTES"},
     "reports.service.storing": {"PARALLEL"},  # threads
     "reports.shared_info": {"DAY", "END_OF_TIME", "HOUR", "MAX_AGE", "MAX_AHEAD"},

@@ -2,14 +2,14 @@ import os
 
 import pytest
 
-from kanon.gate.storage.disk import control
+from kanon import disk
 from tests.integration.serving.own_joins import with_fixed_secrets
 
 
 @pytest.fixture(autouse=True)
 def not_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     """No machine loses power in these tests, and waiting for the disk takes most of their time."""
-    monkeypatch.setattr(control, "SYNCHRONOUS", "OFF")
+    monkeypatch.setattr(disk, "SYNCHRONOUS", "OFF")
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 

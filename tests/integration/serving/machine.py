@@ -23,12 +23,14 @@ from kanon.serving.access import Auth
 from kanon.serving.api_keys import ApiKeys
 from kanon.serving.directory import Given, open_directory
 from kanon.serving.http import NO_PAGES, Server
+from kanon.serving.reporting import Asked, open_reporting
 from kanon.serving.service import Service
 
 PERIOD = 60
 TYPES = {"fledge": {"k": 50, "window": 24, "profile": "published"}}
 START = 1_800_000_000.0  # a whole step
 KEYS = Credentials(Auth.KEY, Auth.KEY, None, None, None)
+NO_REPORTS = Asked()
 _numbers = itertools.count()
 JSON = {"Content-Type": "application/json"}
 
@@ -42,20 +44,27 @@ class Machine:
         logs: what the service has logged.
     """
 
-    def __init__(self, path: Path, credentials: Credentials, cors: Cors, types: dict[str, Any]) -> None:
+    def __init__(self, path: Path, credentials: Credentials, cors: Cors, types: dict[str, Any], asked: Asked) -> None:
         self.now = START
         self.logs = io.StringIO()
         self.directory = open_directory(path, Given(PERIOD, json.dumps(types)), self.now)
         keys = ApiKeys(lambda: self.directory.control.database)
         self.key = keys.make(None, self.now)[1]
         logger = Logger(service=f"kanon-{next(_numbers)}", level="INFO", stream=self.logs)  # one name has one stream
-        self.service = Service(self.directory, credentials.access(keys.has), logger)
+        try:
+            self.reporting = open_reporting(self.directory, asked)
+        except BaseException:
+            self.directory.close()
+            raise
+        self.service = Service(self.directory, credentials.access(keys.has), logger, self.reporting)
         self.server = Server(
             self.service.answer, "127.0.0.1", 0, lambda found: logger.error("unexpected", extra=found), cors
         )
 
     def close(self) -> None:
         self.server.close()
+        if self.reporting is not None:
+            self.reporting.close()
         self.directory.close()
 
     def request(
@@ -93,10 +102,14 @@ class Machine:
 
 @contextmanager
 def machine(
-    path: Path, credentials: Credentials = KEYS, cors: Cors = NO_PAGES, types: dict[str, Any] = TYPES
+    path: Path,
+    credentials: Credentials = KEYS,
+    cors: Cors = NO_PAGES,
+    types: dict[str, Any] = TYPES,
+    asked: Asked = NO_REPORTS,
 ) -> Iterator[Machine]:
     with pytest.MonkeyPatch.context() as patch:
-        made = Machine(path, credentials, cors, types)
+        made = Machine(path, credentials, cors, types, asked)
         patch.setattr(clock, "now", lambda: made.now)
         try:
             yield made

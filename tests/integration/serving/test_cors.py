@@ -55,7 +55,7 @@ def test_a_page_reads_every_answer(served: Machine, path: str, body: object, key
 
 
 def test_a_page_reads_an_unexpected_error_too(served: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served.service, "_resolver", lambda: 1 // 0)
+    monkeypatch.setattr(served.service, "_routes", lambda: 1 // 0)
     found = _of(served, "GET", "/v1/types", PAGE)
     assert (found["status"], found["access-control-allow-origin"]) == ("500", PAGE)
 

@@ -352,10 +352,10 @@ def test_a_service_that_stops_during_an_evaluation_leaves_it_to_the_next_start(
         running.close()
         assert [json.loads(line)["message"] for line in served.logs.getvalue().splitlines()] == [
             "started",
-            "stopped during an evaluation",
+            "stopped during work, which the next start repeats with the same result",
         ]
         go_on.set()
-        running._evaluation.join(20)
+        running._threads[0].join(20)
 
 
 def test_the_log_has_no_line_for_a_request_and_no_text_of_one(served: Machine) -> None:
@@ -376,7 +376,7 @@ def test_an_unforeseen_error_is_answered_and_logged_without_its_text(
 
     monkeypatch.setattr(Joining, "join", fail)
     inside = served.request("POST", f"{PLACE}:join", {"client": "client-1"})
-    monkeypatch.setattr(type(served.service), "_resolver", fail)
+    monkeypatch.setattr(type(served.service), "_routes", fail)
     outside = served.request("POST", f"{PLACE}:join", {"client": "client-1"})
     for answer in (inside, outside):
         assert answer.status == 500

@@ -6,12 +6,10 @@ same parts, with the same noise.
 """
 
 import json
-import sqlite3
-import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
+from kanon.disk import Database, transaction
 from kanon.errors import ConfigurationError, FingerprintMismatchError, LeaseLostError
 from kanon.gate.mechanism.tape import check_set_key
 from kanon.gate.storage.protocols import Manifest, Piece, Status
@@ -23,10 +21,6 @@ MOST_TYPES = 255
 """The number of a type is one byte of a join."""
 SLOT = 0
 """The one slot of a directory."""
-SYNCHRONOUS = "FULL"
-"""What was answered survives a loss of power."""
-SECONDS_TO_WAIT = 30.0
-"""An operator's command beside a running service waits this long for the file."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS texts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -45,31 +39,11 @@ CREATE TABLE IF NOT EXISTS api_keys (digest BLOB PRIMARY KEY, name TEXT UNIQUE N
 """
 
 
-class ControlFile:
-    """The control file of a directory. Any thread may use it; each has a connection of its own."""
+class ControlFile(Database):
+    """The control file of a directory."""
 
     def __init__(self, directory: Path) -> None:
-        self.path = directory / NAME
-        self._of_thread = threading.local()
-        self._connections: list[sqlite3.Connection] = []
-
-    @property
-    def database(self) -> sqlite3.Connection:
-        """The connection of this thread."""
-        found: sqlite3.Connection | None = getattr(self._of_thread, "connection", None)
-        if found is None:
-            found = connect(self.path)
-            found.executescript(SCHEMA)
-            self._of_thread.connection = found
-            self._connections.append(found)
-        return found
-
-    def close(self) -> None:
-        """Close the connections of all threads."""
-        for connection in self._connections:
-            connection.close()
-        self._connections.clear()
-        self._of_thread = threading.local()
+        super().__init__(directory / NAME, SCHEMA)
 
     # Immutable values: the interface of kanon.dynamo.fingerprints.Fingerprints
 
@@ -329,24 +303,3 @@ def moved_horizon(horizon: Horizon | None, step: int, visible_from: int) -> Hori
     if horizon.visible_from < visible_from:
         return Horizon(step, visible_from, horizon.through, horizon.visible_from, horizon.earlier)
     return Horizon(step, horizon.visible_from, horizon.earlier, horizon.earlier_from, horizon.earliest)
-
-
-def connect(path: Path) -> sqlite3.Connection:
-    """A connection on which a statement outside of :func:`transaction` is one of its own, durable when it returns."""
-    connection = sqlite3.connect(path, timeout=SECONDS_TO_WAIT, isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
-    return connection
-
-
-@contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All statements take effect, or none."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:  # a full disk, for example, has ended it already
-            connection.execute("ROLLBACK")
-        raise

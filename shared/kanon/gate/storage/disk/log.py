@@ -17,11 +17,11 @@ from typing import TypeVar
 
 import numpy as np
 
+from kanon.disk import connect, transaction
 from kanon.errors import ThrottledError
 from kanon.gate.mechanism.tape import check_set_key
 from kanon.gate.merging import JOIN, Joins
 from kanon.gate.slots import Layout, Layouts
-from kanon.gate.storage.disk.control import connect, transaction
 from kanon.gate.storage.step_log import TOKEN_BYTES, Row
 
 ONE_SLOT = Layouts((Layout(1, 0),))

@@ -1,0 +1,168 @@
+"""A worker of a directory may stop at any call: what it releases and takes is that of one that does not."""
+
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+import kanon.disk
+from kanon import clock
+from kanon.errors import KanonError
+from kanon.reports.service import one_machine
+from kanon.reports.service.committing import CommitOutcome
+from kanon.reports.service.one_machine import FileSpending, ReportsWorker
+from kanon.reports.storage import disk as storage
+from kanon.reports.storage.report_jobs import State
+from tests.faults.fault_injector import ProcessDied
+from tests.faults.gate.disk_faults import Disk, How, faulty_disk
+from tests.faults.gate.test_crash_on_disk import EVERY, settle
+from tests.faults.reports import reports_on_disk
+from tests.faults.reports.reports_on_disk import NOW, at, begin, check, outcome, work
+
+KILLS = 60 if os.environ.get("FAULTS") == "all" else 4
+
+
+@pytest.fixture(autouse=True)
+def one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for owner, name in ((clock, "now"), (kanon.disk, "SYNCHRONOUS"), (storage, "_etag")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))  # put back after the test
+    at(NOW)
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in ((clock, "now"), (kanon.disk, "SYNCHRONOUS"), (storage, "_etag")):
+            patch.setattr(owner, name, getattr(owner, name))
+        at(NOW)
+        path = tmp_path_factory.mktemp("begun") / "d"
+        begin(path)
+        yield path
+
+
+def copied(begun: Path, to: Path) -> Path:
+    shutil.copytree(begun, to)
+    settle(to)
+    return to
+
+
+def stopped(begun: Path, to: Path, place: int, how: How) -> tuple[Any, Disk]:
+    """What a run has released if its call ``place`` fails and it is then repeated; and the disk."""
+    path = copied(begun, to)
+    with faulty_disk(path, place, how) as disk:
+        try:
+            work(path)
+        except (ProcessDied, KanonError, OSError, sqlite3.Error):
+            assert place
+    if disk.dead:
+        disk.lose_power(path)
+    work(path)
+    return outcome(path), disk
+
+
+def points(disk: Disk) -> Sequence[int]:
+    number = get_args(How).index(disk.how)
+    return disk.points[5 * number :: 15] if EVERY is None else range(1 + number % EVERY, len(disk.calls) + 1, EVERY)
+
+
+@pytest.mark.parametrize("how", get_args(How))
+def test_a_worker_that_stops_at_any_call_is_made_up_for_by_the_next(
+    tmp_path: Path, begun: Path, how: How, record_property: Callable[[str, int], None]
+) -> None:
+    expected, disk = stopped(begun, tmp_path / "whole", 0, how)
+    check(expected)
+    assert len(disk.calls) > 100
+    for place in points(disk):
+        found, _ = stopped(begun, tmp_path / "fault", place, how)
+        assert found == expected, f"call {place} of {disk.calls}"
+        shutil.rmtree(tmp_path / "fault")
+    record_property("fault_points", len(points(disk)))
+
+
+def found_at(begun: Path, tmp_path: Path, how: How) -> list[int]:
+    """The calls after whose failure a run releases or takes something else, or fails again."""
+    expected, disk = stopped(begun, tmp_path / "whole", 0, how)
+    wrong = []
+    for place in disk.points:
+        try:
+            differs = stopped(begun, tmp_path / "fault", place, how)[0] != expected
+        except (KanonError, OSError, RuntimeError, AssertionError, sqlite3.Error):
+            differs = True
+        wrong += [place] * differs
+        shutil.rmtree(tmp_path / "fault")
+        if wrong:
+            break
+    return wrong
+
+
+def spent_apart(self: FileSpending, job: str, charges: Any, amount: Any, claim: str, **values: Any) -> CommitOutcome:
+    """A commit in two transactions."""
+    row, now = self.file.read(job), self.clock()
+    assert row is not None
+    if not self._is_enough(charges, amount):
+        return CommitOutcome.EXHAUSTED
+    with self.file.changing():
+        self.file.take(charges, job, claim, amount)
+    self.file.move(row, State.COMMITTED, now, committed_at=int(now), **values)
+    return CommitOutcome.COMMITTED
+
+
+def forgotten_first(self: ReportsWorker, now: float) -> None:
+    """Arrivals are deleted before their objects are written."""
+    arrived = self.file.arrived(99)
+    batch = one_machine.ReportBatch()
+    for number, message in arrived.items():
+        batch.add(str(number), message)
+    self.file.stored(arrived)
+    for file in batch.files(now):
+        self.collected.put_new(file.key, file.body)
+
+
+def not_flushed(path: Path) -> None:
+    """A folder whose names are not written to the disk."""
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "mistake"),
+    [
+        (FileSpending, "commit", spent_apart),
+        (ReportsWorker, "store", forgotten_first),
+        (kanon.disk, "flush", not_flushed),
+    ],
+)
+def test_a_planted_mistake_is_found(
+    tmp_path: Path, begun: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, mistake: Any
+) -> None:
+    monkeypatch.setattr(owner, name, mistake)
+    assert found_at(begun, tmp_path, "after")
+
+
+def test_a_worker_that_is_killed_releases_and_takes_what_one_that_is_not_does(tmp_path: Path, begun: Path) -> None:
+    whole = copied(begun, tmp_path / "whole")
+    work(whole)
+    expected = outcome(whole)
+    check(expected)
+    chance = random.Random(1)
+    for kill in range(KILLS):
+        path = copied(begun, tmp_path / "killed")
+        command = [sys.executable, "-m", reports_on_disk.__name__, str(path)]
+        ends = 0
+        while ends == 0:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            try:
+                process.communicate(timeout=chance.uniform(1, 3))
+                ends += 1
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+                process.communicate()
+        assert process.returncode == 0
+        assert outcome(path) == expected, f"kill {kill}"
+        shutil.rmtree(path)
