@@ -85,7 +85,9 @@ lock: $(VENV)/.requirements  ## write the pinned requirements from requirements/
 		requirements/$$1.in --output-file $$2 "$${@:3}"; }; \
 	pin dev requirements/dev.txt; \
 	pin layer shared/requirements.txt --constraint requirements/dev.txt; \
-	pin evaluate functions/evaluate/requirements.txt --constraint requirements/dev.txt; \
+	for function in evaluate sweep; do \
+		pin evaluate functions/$$function/requirements.txt --constraint requirements/dev.txt; \
+	done; \
 	for function in store jobs decrypt aggregate rotate; do \
 		pin reports-$$function functions/reports/$$function/requirements.txt --constraint requirements/dev.txt; \
 	done; \

@@ -14,19 +14,19 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from kanon.dynamo.statements import STATEMENTS_A_CALL, insert
+from kanon.gate.reading import SETS_A_CHUNK, touched
 
 from bench import stack
 from bench.harness import Comparison, Form, Side, Turn
 from bench.stack import KEY, PERIOD, START, TYPES, Service, fledge, joining_of, log_of, service
 from kanon.dynamo.batches import KEYS_A_CALL, chunks
-from kanon.dynamo.statements import STATEMENTS_A_CALL, insert
 from kanon.gate.evaluation import WRITERS
 from kanon.gate.mechanism import vectorised
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import Tapes
-from kanon.gate.reading import SETS_A_CHUNK, touched
 from kanon.gate.slots import Layout
-from kanon.gate.storage.step_log import partition
+from kanon.gate.storage.aws.step_log import partition
 from kanon.gate.types import read_types
 from kanon.noise.words import WORD_BYTES, length_prefixed
 

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from kanon.gate.storage.members import to_item
+from kanon.gate.storage.packing import pack_all
 
 from bench.stack import START, answer, evaluate_step, evaluation_of, fledge
 from kanon import aws
@@ -32,9 +34,7 @@ from kanon.gate.mechanism.columns import Tokens
 from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import token_bytes
 from kanon.gate.slots import Layout, Layouts
-from kanon.gate.storage.members import to_item
-from kanon.gate.storage.packing import pack_all
-from kanon.gate.storage.step_log import FIRST_PACKED, LAST_PACKED, pack_joins
+from kanon.gate.storage.aws.step_log import FIRST_PACKED, LAST_PACKED, pack_joins
 from kanon.gate.types import Type
 
 LARGE_K = ((50, 720), (1_000, 720), (8_000, 720), (20_000, 168), (50_000, 168), (50_000, 720), (79_000, 720))

@@ -26,7 +26,7 @@ from bench.stack import CONTEXT, PERIOD, START, TYPES, Service, service
 from kanon.client import encoded
 from kanon.dynamo.batches import WRITES_A_CALL, chunks
 from kanon.gate.names import set_key
-from kanon.gate.storage.statuses import SHOWN, Statuses
+from kanon.gate.storage.aws.statuses import SHOWN, Statuses
 from kanon.keys import Secret
 from kanon.local import Stack
 from kanon.local.source import ROOT

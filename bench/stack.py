@@ -19,6 +19,7 @@ from typing import Any
 import botocore.session
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.compat import HTTPHeaders
+from kanon.gate.storage.members import Members, to_item
 
 from kanon import aws
 from kanon.dynamo.batches import Item
@@ -30,10 +31,9 @@ from kanon.gate.mechanism.steps import end_of
 from kanon.gate.schedule import Schedule
 from kanon.gate.settings import JoinSettings
 from kanon.gate.slots import Layout, Layouts
-from kanon.gate.storage.control import Control
-from kanon.gate.storage.members import Members, to_item
-from kanon.gate.storage.statuses import Statuses
-from kanon.gate.storage.step_log import StepLog
+from kanon.gate.storage.aws.control import Control
+from kanon.gate.storage.aws.statuses import Statuses
+from kanon.gate.storage.aws.step_log import StepLog
 from kanon.gate.types import Type, read_types
 from kanon.keys import Secret
 from kanon.local import Stack

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from kanon.gate.storage.members import to_item
+
 from bench.harness import Count, Form
 from bench.stack import PERIOD, START, TYPES, fledge, mark
 from kanon.client import Client, Join, encoded
@@ -12,7 +14,6 @@ from kanon.dynamo.units import item_size
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.members import Member
 from kanon.gate.names import set_key
-from kanon.gate.storage.members import to_item
 from kanon.keys import Secret
 from kanon.local import Stack
 

@@ -2,10 +2,6 @@
 
 Concurrent stacks share it and use different names. ``kanon.local`` brings the other emulator, which the conformance
 tests compare with this one.
-
-moto reads no ``?`` in an INSERT, no REMOVE beside a SET, scans every table for each statement, and reports success
-where DynamoDB reports a failed condition. So this module executes the statements of ``kanon.dynamo.statements`` in its
-place, by DynamoDB's rules.
 """
 
 import threading
@@ -13,15 +9,10 @@ from typing import Any
 
 from moto import mock_aws
 from moto.backends import get_backend
-from moto.dynamodb.models import DynamoDBBackend
-from moto.dynamodb.models.dynamo_type import DynamoType
 from moto.dynamodb.models.table import Table
 
 from kanon.local.engines import Emulator, Ministack
-from kanon.local.partiql import Write, read
 from kanon.local.template import ACCOUNT, REGION
-
-_executing = threading.Lock()
 
 
 class Moto(Emulator):
@@ -34,7 +25,6 @@ class Moto(Emulator):
     def start(self) -> None:
         """Make moto answer boto3 in this process."""
         _query_partitions()
-        teach_moto()
         self._mock = mock_aws()
         self._mock.start()
 
@@ -93,34 +83,6 @@ def _query_partitions() -> None:
     query.reads_one_partition = True  # type: ignore[attr-defined]
     Table.query = query  # type: ignore[method-assign]
     Table.all_items = all_items  # type: ignore[method-assign]
-
-
-def teach_moto() -> None:
-    """Make moto execute the statements of a BatchExecuteStatement as DynamoDB does."""
-    DynamoDBBackend.batch_execute_statement = _batch_execute  # type: ignore[method-assign]
-
-
-def _batch_execute(self: Any, statements: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    with _executing:
-        return [_execute(self, read(statement)) for statement in statements]
-
-
-def _execute(backend: Any, write: Write) -> dict[str, Any]:
-    table = backend.get_table(write.table)
-    found = table.get_item(DynamoType(write.item[table.hash_key_attr]))
-    before = None if found is None else found.to_json()["Attributes"]
-    if write.stored is None:
-        if before is not None:
-            return _error(write.table, "DuplicateItem", "Duplicate primary key exists in table")
-    elif before is None or any(before.get(name) != value for name, value in write.stored.items()):
-        return _error(write.table, "ConditionalCheckFailed", "The conditional request failed")
-    after = {**(before or {}), **write.changed}
-    table.put_item({name: value for name, value in after.items() if name not in write.removed})
-    return {"TableName": write.table}
-
-
-def _error(table: str, code: str, message: str) -> dict[str, Any]:
-    return {"TableName": table, "Error": {"Code": code, "Message": message}}
 
 
 ENGINES: dict[str, type[Emulator]] = {"moto": Moto, "ministack": Ministack}

@@ -22,16 +22,25 @@ from kanon.errors import (
     kind_and_place,
     texts_withheld,
 )
-from kanon.gate.evaluation import Evaluation, NoiseKeys
-from kanon.gate.fingerprints import check_evaluate, missing_layouts, missing_noise_keys, unchanged_keys
+from kanon.gate.deciding import NoiseKeys
+from kanon.gate.evaluation import Evaluation, Recorded
+from kanon.gate.fingerprints import (
+    RETIRED,
+    check_evaluate,
+    has_removed_layouts,
+    missing_layouts,
+    missing_noise_keys,
+    recorded_names,
+    unchanged_keys,
+)
 from kanon.gate.generations import in_force, refuse_log_generations
 from kanon.gate.mechanism.steps import step_at
 from kanon.gate.schedule import Schedule
 from kanon.gate.settings import EvaluateSettings
-from kanon.gate.storage.control import Control
-from kanon.gate.storage.members import Members
-from kanon.gate.storage.statuses import Statuses
-from kanon.gate.storage.step_log import StepLog
+from kanon.gate.storage.aws.control import Control
+from kanon.gate.storage.aws.parts import PartObjects
+from kanon.gate.storage.aws.statuses import Statuses
+from kanon.gate.storage.aws.step_log import StepLog
 from kanon.keys import fetch_noise_keys
 from kanon.queues import read_message, send_all
 from kanon.starting import Once
@@ -54,6 +63,7 @@ metrics = Metrics()
 processor = BatchProcessor(event_type=EventType.SQS, raise_on_entire_batch_failure=False)
 
 dynamodb_client = Once(aws.dynamodb)
+s3_client = Once(aws.s3)
 sqs_client = Once(aws.sqs)
 
 
@@ -77,21 +87,27 @@ def evaluation() -> Evaluation:
     tables = described(dynamodb, SETTINGS.tables)
     check_evaluate(control, SETTINGS, TYPES, keys, step, ids_of(tables), restored(tables))
 
-    def check_control() -> int | None:
+    def check_control() -> Recorded:
         ids, recorded = table_ids(dynamodb, SETTINGS.tables), control.recorded("evaluate")
         refuse_log_generations(recorded, SETTINGS.log_generations, ids)
         if newer := missing_noise_keys(recorded, entries):  # also in a worker that started before they were recorded
             found = fetch_noise_keys(secrets, SETTINGS.noise_key_secret, (), [entry.id for entry in newer])
             use.noise_keys = NoiseKeys.of((*entries, *newer), {**keys, **unchanged_keys(recorded, newer, found)})
-        return min(missing_layouts(recorded, LAYOUTS), default=None)
+        retired = frozenset(recorded_names(recorded, RETIRED))
+        missing = min(missing_layouts(recorded, LAYOUTS), default=None)
+        return Recorded(
+            control.type_numbers({*TYPES, *retired}), retired, missing, has_removed_layouts(recorded, LAYOUTS)
+        )
 
     use = Evaluation(
         types=TYPES,
+        numbers={},
+        retired=frozenset(),
         noise_keys=NoiseKeys.of(entries, keys),
         deployment=SETTINGS.deployment,
         schedule=SCHEDULE,
         log=StepLog(dynamodb, SETTINGS.step_log_table, LAYOUTS),
-        members=Members(dynamodb, SETTINGS.members_table),
+        parts_of=lambda place: PartObjects(s3_client(), SETTINGS.states_bucket, place),
         statuses=Statuses(dynamodb, SETTINGS.statuses_table),
         control=control,
         check_control=check_control,
@@ -119,7 +135,7 @@ def measure_lag() -> None:
     """Emit the lag of every slot, computed from its mark. A stuck worker cannot report its own lag."""
     control, now = Control(dynamodb_client(), SETTINGS.control_table), clock.now()
     for slot in slots_at_work(now):
-        mark = control.evaluated_through(slot)
+        mark = control.mark_of(slot, LAYOUTS)
         # A slot without a mark counts as one step behind: an alarm follows if the next schedule finds no mark either.
         behind = 1 if mark is None else LAYOUTS.steps(slot, mark, SCHEDULE.due(now))
         metrics.add_metric("StepsBehind", MetricUnit.Count, behind)

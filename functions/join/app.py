@@ -13,8 +13,8 @@ from kanon.gate.join_routes import JoinRoutes
 from kanon.gate.joining import Joining
 from kanon.gate.mechanism.steps import step_at
 from kanon.gate.settings import JoinSettings
-from kanon.gate.storage.control import Control
-from kanon.gate.storage.step_log import StepLog
+from kanon.gate.storage.aws.control import Control
+from kanon.gate.storage.aws.step_log import StepLog
 from kanon.http.bodies import JOIN_BODIES
 from kanon.http.edge import handle, resolver
 from kanon.http.origin import edge_of

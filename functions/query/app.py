@@ -12,8 +12,8 @@ from kanon.gate.fingerprints import fingerprints
 from kanon.gate.query_routes import QueryRoutes
 from kanon.gate.querying import Querying
 from kanon.gate.settings import QuerySettings
-from kanon.gate.storage.control import Control
-from kanon.gate.storage.statuses import Statuses
+from kanon.gate.storage.aws.control import Control
+from kanon.gate.storage.aws.statuses import Statuses
 from kanon.http.edge import handle, resolver
 from kanon.http.origin import edge_of
 from kanon.keys import fetch_secret

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 import yaml
+from kanon.gate.storage.members import Members
 
 from kanon.gate.mechanism.steps import step_at
 from kanon.gate.names import set_key
 from kanon.gate.publishing import clock_step, tick_of
 from kanon.gate.settings import QuerySettings
-from kanon.gate.storage.members import Members
-from kanon.gate.storage.statuses import Statuses
-from kanon.gate.storage.step_log import Row, StepLog
+from kanon.gate.storage.aws.statuses import Statuses
+from kanon.gate.storage.aws.step_log import Row, StepLog
 from kanon.keys import fetch_secret
 from kanon.local import Stack
 from kanon.local.gateway import Request, event
@@ -35,11 +35,12 @@ REPORTS = ("Collect", "Store", "Jobs", "Decrypt", "Aggregate", "Rotate")
 CROWD = 120  # more than M = 99: crosses with any noise
 LAYER = {
     "": "aws clock errors keys queues settings snapshots starting strict_json",
-    "dynamo": "batches conditions fingerprints limits statements tables transactions units",
-    "gate": "evaluation fingerprints generations join_routes joining models names paths publishing"
-    " query_routes querying reading schedule settings slots stamps types",
+    "dynamo": "batches conditions fingerprints limits tables transactions units",
+    "gate": "deciding evaluation fingerprints generations join_routes joining merging models names parts paths"
+    " publishing query_routes querying schedule settings slots sweeping types",
     "gate/mechanism": "above_threshold bounds columns members parameters searches steps tape vectorised",
-    "gate/storage": "control members packing slot_rows statuses step_log",
+    "gate/storage": "protocols",
+    "gate/storage/aws": "control parts statuses step_joins step_log",
     "http": "answers bodies edge encoding origin",
     "noise": "bound exact laws words",
 }

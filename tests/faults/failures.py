@@ -1,26 +1,20 @@
 """The ways in which an AWS call can fail, each a behaviour from the n-th call of a worker on."""
 
 import json
-from base64 import b64decode
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
-from moto.backends import get_backend
 from moto.core.botocore_stubber import MockRawResponse
-from moto.dynamodb.models.dynamo_type import DynamoType
 
 from kanon.aws import CONFIG, OBJECTS
-from kanon.local.engines import ACCOUNT, REGION
-from kanon.local.partiql import read
 from tests.faults.fault_injector import Call, ProcessDied
 
 BATCHES = ("dynamodb.BatchWriteItem", "dynamodb.BatchGetItem")
 READS, WRITES = ("s3.GetObject",), ("s3.PutObject",)
 SENDS = ("sqs.SendMessageBatch",)
-STATEMENTS = ("dynamodb.BatchExecuteStatement",)
 TRANSACTIONS = ("dynamodb.TransactWriteItems",)
 SINGLE_WRITES = ("dynamodb.PutItem", "dynamodb.UpdateItem", "dynamodb.DeleteItem")
 
@@ -101,29 +95,6 @@ def unprocessed(taken: Callable[[int], int]) -> Action:
         return call.answer(200, answered)
 
     return action
-
-
-def unexecuted(taken: Callable[[int], int], code: str, *, after_effect: bool = False) -> Action:
-    """Of n statements ``taken(n)`` are executed; the others fail with a code, or seem to: ``after_effect``."""
-
-    def action(call: Call, _: PassTime) -> AWSResponse:
-        asked = call.body["Statements"]
-        cut = len(asked) - taken(len(asked))
-        failed = {"Error": {"Code": code, "Message": "on purpose"}}
-        done = asked if after_effect else asked[cut:]
-        answered = json.loads(call.send({**call.body, "Statements": done}).content)["Responses"] if done else []
-        return call.answer(200, {"Responses": [failed] * cut + answered[len(done) - len(asked) + cut :]})
-
-    return action
-
-
-def expired(call: Call, _: PassTime) -> AWSResponse:
-    """The items that are to be updated expire before the call arrives."""
-    writes = [read(statement) for statement in call.body["Statements"]]
-    items = get_backend("dynamodb")[ACCOUNT][REGION].tables[writes[0].table].items
-    for write in writes:
-        items.pop(DynamoType({"B": b64decode(write.item["set_key"]["B"])}))
-    return call.send()
 
 
 def not_taken(taken: Callable[[int], int]) -> Action:
@@ -258,29 +229,6 @@ FAILURES = (
     Failure("nothing-processed", unprocessed(lambda n: 0), "operation", only=BATCHES),
     Failure("half-done-unanswered", partly_done(unprocessed(half), timed_out), "call", only=BATCHES),
     Failure("half-done-dies", partly_done(unprocessed(half), dies_before), "call", only=BATCHES),
-    Failure("half-throttled-once", unexecuted(half, "ThrottlingError"), "once", only=STATEMENTS),
-    Failure(
-        "one-executed-each-time",
-        unexecuted(lambda n: 1, "ProvisionedThroughputExceeded"),
-        "operation",
-        only=STATEMENTS,
-    ),
-    Failure("none-executed", unexecuted(lambda n: 0, "RequestLimitExceeded"), "operation", only=STATEMENTS),
-    Failure("half-in-conflict", unexecuted(half, "TransactionConflict"), "call", only=STATEMENTS),
-    Failure(
-        "half-internal-errors-after-effect",
-        unexecuted(half, "InternalServerError", after_effect=True),
-        "once",
-        only=STATEMENTS,
-    ),
-    Failure("half-not-allowed", unexecuted(half, "AccessDenied"), "call", only=STATEMENTS),
-    Failure(
-        "half-executed-unanswered", partly_done(unexecuted(half, "ThrottlingError"), timed_out), "call", only=STATEMENTS
-    ),
-    Failure(
-        "half-executed-dies", partly_done(unexecuted(half, "ThrottlingError"), dies_before), "call", only=STATEMENTS
-    ),
-    Failure("expired", expired, "once", only=STATEMENTS),
 )
 
 QUEUE_FAILURES = (

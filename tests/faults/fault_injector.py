@@ -18,8 +18,6 @@ from botocore.exceptions import BotoCoreError
 from moto.core.botocore_stubber import MockRawResponse
 from moto.core.models import botocore_stubber
 
-from kanon.local.partiql import read
-
 SECONDS_A_CALL = 0.01
 
 
@@ -66,8 +64,6 @@ class Call:
         if "TransactItems" in self.body:
             ((asked,), *_) = (entry.values() for entry in self.body["TransactItems"])
             return str(asked["TableName"]).rpartition("-")[2]
-        if "Statements" in self.body:
-            return read(self.body["Statements"][0]).table.rpartition("-")[2]
         named = self.body.get("TableName") or next(iter(self.body.get("RequestItems", {"": 0})))
         return str(named).rpartition("-")[2]
 

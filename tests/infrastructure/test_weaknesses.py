@@ -56,7 +56,7 @@ WEAK_SETTINGS = {
     "CKV_AWS_45": ("POWERTOOLS_SERVICE_NAME: join", "AWS_SECRET_ACCESS_KEY: wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"),
     "CKV_AWS_60": ("Principal: {Service: scheduler.amazonaws.com}", 'Principal: {AWS: "*"}'),
     "CKV_AWS_62": (
-        "Action: [dynamodb:Query, dynamodb:BatchWriteItem]\n                Resource: !GetAtt StepLog.Arn",
+        "Action: [dynamodb:PutItem, dynamodb:BatchWriteItem]\n                Resource: !GetAtt StepLog.Arn",
         'Action: "*"\n                Resource: "*"',
     ),
     "CKV_AWS_66": ("RetentionInDays: !Ref LogRetention", "LogGroupClass: STANDARD"),

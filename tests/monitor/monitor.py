@@ -21,7 +21,6 @@ from kanon.http.bodies import RequestError, read_json
 from kanon.http.encoding import decode_base64
 from kanon.keys import Secret
 from kanon.local.functions import Environment, Function, FunctionError
-from kanon.local.partiql import read
 from kanon.local.source import ROOT
 from kanon.local.stack import Stack
 from kanon.local.template import BUCKET, QUEUE, SECRET, TABLE, Template
@@ -197,7 +196,6 @@ def _written(params: Mapping[str, Any]) -> Iterator[bytes]:
         items += [part[name] for name in ("Key", "Item", "ExpressionAttributeValues") if name in part]
     for asked in params.get("RequestItems", {}).values():
         items += asked["Keys"] if isinstance(asked, dict) else [put["PutRequest"]["Item"] for put in asked]
-    items += [write.item for write in map(read, params.get("Statements", []))]
     for item in items:
         for name, value in item.items():
             if isinstance(value.get("B"), bytes) and name != "step_slot" and len(value["B"]) > 1:

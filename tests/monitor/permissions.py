@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kanon.local.partiql import read
 from kanon.local.template import ACCOUNT, FUNCTION, REGION, Template
 
 SERVICES = {"queue": "sqs"}  # botocore's name for it: IAM's
@@ -84,11 +83,6 @@ class Resources:
 
     def calls(self, function: str, service: str, operation: str, params: Mapping[str, Any]) -> Iterator[Call]:
         """The actions of one SDK call, by resource."""
-        if operation == "BatchExecuteStatement":  # IAM has one action for each kind of statement
-            for write in map(read, params["Statements"]):
-                action = "dynamodb:PartiQLInsert" if write.stored is None else "dynamodb:PartiQLUpdate"
-                yield Call(function, action, self._arn(write.table), "")
-            return
         action = f"{SERVICES.get(service, service)}:{operation}"
         if service == "s3":
             for resource in self._objects(params):

@@ -18,9 +18,8 @@ from kanon.gate.evaluation import Evaluation
 from kanon.gate.joining import Join, Joining
 from kanon.gate.models import HashesAnswer, JoinAnswer
 from kanon.gate.querying import Querying
-from kanon.gate.reading import touched
-from kanon.gate.storage.members import Members
-from kanon.gate.storage.step_log import StepLog
+from kanon.gate.storage.aws.parts import PartObjects
+from kanon.gate.storage.aws.step_log import StepLog
 from kanon.http import edge
 from kanon.http.answers import error_answer
 from kanon.http.bodies import RequestError
@@ -111,12 +110,12 @@ def a_trace_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     before(monkeypatch, Joining, "join", trace)
 
 
-@plant("evaluate has a metric 'MembersRead'")
+@plant("evaluate has a metric 'PartsPut'")
 def a_count_in_a_metric_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    def read(self: Members, set_keys: Any) -> None:
-        Metrics().add_metric("MembersRead", MetricUnit.Count, 1)
+    def put(*_: Any) -> None:
+        Metrics().add_metric("PartsPut", MetricUnit.Count, 1)
 
-    before(monkeypatch, Members, "read", read)
+    before(monkeypatch, PartObjects, "put", put)
 
 
 @plant("PublishLag takes the values")
@@ -199,7 +198,7 @@ def a_set_id_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 @plant("the role of join refuses dynamodb:Query on arn")
 def a_join_that_reads_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     def put(self: StepLog, row: Any) -> None:
-        list(touched(self, row.step, 0, 1, 1))
+        self.page(b"a partition", b"a", b"b")
 
     before(monkeypatch, StepLog, "put", put)
 

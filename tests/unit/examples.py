@@ -5,13 +5,9 @@ from dataclasses import replace
 from fractions import Fraction
 from hashlib import sha256
 
-from kanon.gate.mechanism.above_threshold import SetState
-from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import CrossingRestart, Parameters, profile
 from kanon.gate.mechanism.tape import Noise, Tapes
 from kanon.gate.slots import Layout, Layouts
-from kanon.gate.storage.members import to_item
-from kanon.gate.storage.packing import unpack_all
 from kanon.noise.laws import one_sided, two_sided
 from kanon.noise.words import NoiseKey
 
@@ -59,24 +55,6 @@ ONE_SLOT, TWO_SLOTS, SIXTEEN_SLOTS = (Layouts((Layout(slots, 0),)) for slots in 
 def set_key(name: object) -> bytes:
     """A set key like any other: 32 uniform bytes."""
     return sha256(f"set {name}".encode()).digest()
-
-
-def pack(state: SetState, token_bytes: int) -> bytes:
-    """The packed members in the item of a state."""
-    packed: bytes = to_item(bytes(32), "", state, 8 * token_bytes, 0)["members"]["B"]
-    return packed
-
-
-def unpack(packed: bytes) -> tuple[int, tuple[Member, ...]]:
-    """The evaluated step and the members in a packed value, read byte by byte, or UndecodableMembersError."""
-    evaluated, members, lasts = unpack_all([packed])
-    width, body = packed[1] + 2, packed[10:]
-    entries = [body[start : start + width] for start in range(0, len(body), width)]
-    step = int.from_bytes(packed[2:10], "big", signed=True)
-    read = [(int.from_bytes(e[:-2], "big"), step - int.from_bytes(e[-2:], "big")) for e in entries]
-    assert (evaluated[0], members.sizes[0]) == (step, len(entries))
-    assert list(zip(members.tokens.tolist(), lasts.tolist(), strict=True)) == read
-    return step, tuple(Member(*entry) for entry in read)
 
 
 def in_slot(slot: int, layouts: Layouts, count: int) -> list[bytes]:

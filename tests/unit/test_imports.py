@@ -174,9 +174,9 @@ def test_no_function_imports_the_transfer_manager_of_s3(function: str) -> None:
     assert not {"boto3", "s3transfer"} & {name.split(".")[0] for name in modules}
 
 
-def test_join_never_reads_statuses_and_query_never_reads_the_log_or_members() -> None:
-    not_of_join = {"kanon.gate.storage.statuses", "kanon.gate.storage.members", "kanon.gate.querying"}
-    not_of_query = {"kanon.gate.storage.step_log", "kanon.gate.storage.members", "kanon.gate.joining"}
+def test_join_never_reads_statuses_and_query_never_reads_the_log_or_states() -> None:
+    not_of_join = {"kanon.gate.storage.aws.statuses", "kanon.gate.storage.aws.parts", "kanon.gate.querying"}
+    not_of_query = {"kanon.gate.storage.aws.step_log", "kanon.gate.storage.aws.parts", "kanon.gate.joining"}
     assert not_of_join | not_of_query <= MODULES
     assert not not_of_join & _modules_of("join")
     assert not not_of_query & _modules_of("query")

@@ -25,8 +25,8 @@ from kanon.cli.stacks import on_stack, on_stack_or_directory
 
 if TYPE_CHECKING:
     from kanon.gate.schedule import Schedule
+    from kanon.gate.storage.aws.statuses import Statuses
     from kanon.gate.storage.disk.control import ControlFile
-    from kanon.gate.storage.statuses import Statuses
     from kanon.operate.stacks import RunningStack
 
 operate = typer.Typer(help="Change a running stack. Each command says what it will do, and asks.", no_args_is_help=True)

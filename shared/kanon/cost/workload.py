@@ -23,13 +23,11 @@ from kanon.cost.deployed import (
 from kanon.cost.popularity import Popularity
 from kanon.dynamo.batches import KEYS_A_CALL, WRITES_A_CALL
 from kanon.dynamo.units import READ_UNIT, item_size, read_units, write_units
-from kanon.gate.mechanism.above_threshold import SetState
-from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.models import MOST_HASHES, MOST_JOINS
+from kanon.gate.parts import BYTES_A_SET
 from kanon.gate.slots import Layout
-from kanon.gate.storage.members import to_item
-from kanon.gate.storage.step_log import Row, pack, pack_all
+from kanon.gate.storage.aws.step_log import Row, pack, pack_all
 
 HOUR = 3600
 MONTH_HOURS = 730
@@ -184,14 +182,8 @@ class Workload:
 
 
 def members_bytes(parameters: Parameters, joined: float) -> int:
-    """Bytes of the Members item, filled up, of a set with ``joined`` members in the window."""
-    return _members_bytes(parameters, min(parameters.members_kept, max(1, round(joined))))
-
-
-@cache
-def _members_bytes(parameters: Parameters, count: int) -> int:
-    state = SetState(tuple(Member(token, 1) for token in range(count)), (), 1)
-    return item_size(to_item(bytes(32), "fledge", state, parameters.client_bits, 10**9))
+    """Bytes of the state of a set with ``joined`` members in the window."""
+    return BYTES_A_SET + min(parameters.members_kept, max(1, round(joined))) * parameters.member_bytes
 
 
 def written_units(workload: Workload, measured: Mapping[str, float]) -> float:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from kanon.dynamo.batches import ATTEMPTS, Item, back_off, is_throttle
-from kanon.dynamo.statements import PASSING
 from kanon.errors import ThrottledError
 
 if TYPE_CHECKING:
@@ -13,6 +12,16 @@ if TYPE_CHECKING:
 
 MOST_ITEMS = 100
 CONDITION_FAILED = "ConditionalCheckFailed"
+PASSING = frozenset(
+    {
+        "ProvisionedThroughputExceeded",
+        "ThrottlingError",
+        "RequestLimitExceeded",
+        "TransactionConflict",
+        "InternalServerError",
+    }
+)
+"""These say nothing about a condition: the same transaction may succeed later."""
 
 
 def all_or_none(

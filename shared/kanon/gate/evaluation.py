@@ -1,86 +1,48 @@
-"""Use case: evaluate the closed steps of a slot, in order, and publish them at their ticks.
+"""Use case on AWS: evaluate the closed steps of a slot, in order, and publish them at their ticks.
 
-The order of writes keeps it correct under crashes, retries and several workers (docs/architecture.md, rule 8):
-for each chunk of sets all wake-ups, then all statuses, then Members; after the last chunk of a step the horizon (what
-readers may see), the stamp of Members, then the mark (how far the slot is evaluated). Noise is a function of set and
-step, so repeated work writes the same values.
+Several workers may run, stop or be late at any time: docs/proofs/segments.md is the protocol and what it guards
+against. Of each range of keys the worker puts the new parts, records them as decided, and writes their crossings; then
+one transaction moves mark, manifest and horizon, if the worker's run is the current one. Noise is a function of set and
+step, so repeated work gives the same states and crossings.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import compress
-from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple
 
-import numpy as np
-
-from kanon.errors import ConfigurationError, TooFarBehindError
-from kanon.gate.fingerprints import missing_layout, refuse_rows
-from kanon.gate.mechanism.columns import NEVER, Ints, States, Tokens
+from kanon.errors import ConfigurationError, TooFarBehindError, UndecodableMembersError
+from kanon.gate.deciding import Decided, Decisions, Keys
+from kanon.gate.fingerprints import missing_layout, removed_layout
 from kanon.gate.mechanism.steps import step_at
-from kanon.gate.mechanism.tape import LogGeneration, Tapes
-from kanon.gate.mechanism.vectorised import crossing_needed, evaluate_columns
-from kanon.gate.reading import Touched, read_sets
-from kanon.gate.schedule import Schedule
-from kanon.gate.stamps import agreed_step, put_stamps
-from kanon.gate.storage.control import Control, Mark
-from kanon.gate.storage.members import Members, Update
-from kanon.gate.storage.statuses import Statuses
-from kanon.gate.storage.step_log import Row, StepLog
-from kanon.gate.types import Type
-from kanon.noise.words import NoiseKey
+from kanon.gate.publishing import moved_horizon
+from kanon.gate.storage.aws.control import Commit, Control, Place, Progress, SlotRow, lost
+from kanon.gate.storage.aws.parts import Listed, PartObjects, step_of
+from kanon.gate.storage.aws.statuses import MOST_STATUSES, Statuses
+from kanon.gate.storage.aws.step_joins import StepJoins
+from kanon.gate.storage.aws.step_log import StepLog
+from kanon.gate.storage.protocols import Piece, Status
 
-if TYPE_CHECKING:
-    from kanon.gate.settings import NoiseKeyEntry
-
-WRITERS = 16
 SECONDS_TO_STOP = 20.0
-"""A worker with less time left than this starts no further chunk."""
-CHUNKS_TO_STOP = 1.5
-"""It also starts none if less than this many times its slowest chunk so far is left."""
-SHARE_WITHOUT_PLACE = 0.5
-"""With less than this share of its time left, a worker stores its place after each chunk: the next may outlast it."""
+"""A worker with less time left than this begins no further range of a step."""
+RANGES_TO_STOP = 1.5
+"""It also begins none if less than this many times its slowest range so far is left."""
 
 
-@dataclass(frozen=True)
-class NoiseKeys:
-    """The noise keys, oldest first, each with the step from which new searches use it; None: it cannot be read."""
+class Recorded(NamedTuple):
+    """What Control has recorded of a deployment.
 
-    entries: tuple[tuple[int, NoiseKey | None], ...]
+    Attributes:
+        numbers: the number of each type, retired ones included.
+        retired: the names of the types that are retired.
+        missing: the first step of a layout that Control has and this version lacks; None if there is none.
+        removed: whether a layout before the first one of this version was removed.
+    """
 
-    @classmethod
-    def of(cls, entries: Iterable["NoiseKeyEntry"], keys: Mapping[str, NoiseKey]) -> Self:
-        """The keys of the entries, as far as ``keys`` has them."""
-        return cls(tuple(sorted(((entry.from_step, keys.get(entry.id)) for entry in entries), key=itemgetter(0))))
-
-    def for_search(self, first: int) -> NoiseKey:
-        """The key of a search that begins at step ``first``: the latest entry not after it.
-
-        Raises:
-            ConfigurationError: no entry is that old, because an old key was removed too early; or the key of the entry
-                cannot be read.
-        """
-        for start, key in reversed(self.entries):
-            if start <= first:
-                if key is None:
-                    raise ConfigurationError(
-                        f"the noise key that begins at step {start} is not in its secret as it was recorded: restore it"
-                    )
-                return key
-        raise ConfigurationError(
-            f"no noise key covers what began before step {self.entries[0][0]}: put the removed key back; `kanon operate"
-            f" destroy-noise-key` says how long a key is needed"
-        )
-
-
-class Decided(NamedTuple):
-    """Sets of a type with their states before and after a step."""
-
-    type_name: str
-    before: States
-    after: States
+    numbers: Mapping[str, int]
+    retired: frozenset[str]
+    missing: int | None = None
+    removed: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,9 +51,9 @@ class Outcome:
 
     Attributes:
         steps: steps completed.
-        sets: sets touched by them.
-        skipped: sets of retired types.
-        behind: closed steps that remain.
+        sets: sets decided in them.
+        skipped: joins of retired types.
+        behind: closed steps that remain, and that may be evaluated now.
         late: the largest delay of a completed step after its tick, in seconds.
         following: the slots that can continue because this one has evaluated the last step of its layout.
     """
@@ -109,25 +71,30 @@ class Run:
     """The state of one run over a slot.
 
     Attributes:
-        slot: the slot.
-        holder: the name of this worker, which holds the lease.
-        time: the seconds that this worker has.
-        through: the stored mark; None for a new slot.
-        after: the last set committed in ``step``; None before the first one.
+        place, row: the slot, and its row as this worker has read or written it last.
+        keys: the keys of its sets.
+        parts, joins: its storage.
+        time_left: gives the seconds until this worker must have stopped.
+        bases: the names of the manifests on which the next step builds; those of several slots in the first step of a
+            layout.
+        pieces: the parts that they list.
         step: the step to evaluate.
-        last: the last closed step of the layout at ``step``, before ``missing``.
-        missing: the first step that this version cannot evaluate, because it lacks a layout; None if there is none.
-        idle: the number of steps without rows, directly before ``step``, that are not completed yet.
-        slowest: the longest time that a page of the log with its chunk took so far, in seconds.
+        last: the last closed step of the layout, before ``missing``.
+        missing: see :class:`Recorded`.
+        idle: the number of steps without work, directly before ``step``, that are not completed yet.
+        slowest: the longest time that a range took so far, in seconds.
         leased: whether this worker still holds the lease.
         outcome: the work done so far.
     """
 
-    slot: int
-    holder: str
-    time: float
-    through: int | None
-    after: bytes | None = None
+    place: Place
+    row: SlotRow
+    keys: Keys
+    parts: PartObjects
+    joins: StepJoins
+    time_left: Callable[[], float]
+    bases: tuple[str, ...] = ()
+    pieces: tuple[Piece, ...] = ()
     step: int = 0
     last: int = 0
     missing: int | None = None
@@ -137,37 +104,38 @@ class Run:
     outcome: Outcome = Outcome()
 
     @property
-    def resume(self) -> tuple[int, bytes] | None:
-        """The place inside a step at which the next run continues, if time ran short or an error stopped this one."""
-        return None if self.after is None else (self.step, self.after)
+    def is_short(self) -> bool:
+        """Whether too little time is left for another range."""
+        return self.time_left() < max(SECONDS_TO_STOP, RANGES_TO_STOP * self.slowest)
+
+    def add(self, found: Decided) -> None:
+        """Count what was decided."""
+        outcome = self.outcome
+        self.outcome = replace(outcome, sets=outcome.sets + found.sets, skipped=outcome.skipped + found.skipped)
 
     @property
-    def reserve(self) -> float:
-        """A worker with less time left than this many seconds stops."""
-        return max(SECONDS_TO_STOP, CHUNKS_TO_STOP * self.slowest)
+    def begins(self) -> bool:
+        """Whether the slot has no parts of its own yet, and continues those of other slots."""
+        return self.row.evaluated_through is None and bool(self.bases)
 
 
 @dataclass
-class Evaluation:
-    """The use case with its tables, types and keys."""
+class Evaluation(Decisions):
+    """The use case with its storage, types and keys.
 
-    types: Mapping[str, Type]
-    noise_keys: NoiseKeys
-    deployment: str
-    schedule: Schedule
+    Attributes:
+        parts_of: gives the objects of a slot.
+        check_control: gives what is recorded. Raises ConfigurationError if a table is not the one on which the log
+            generation began.
+        log_created: when the table of the log was made (Unix s): it has no older rows. 0 if they may be older.
+    """
+
     log: StepLog
-    members: Members
+    parts_of: Callable[[Place], PartObjects]
     statuses: Statuses
     control: Control
-    check_control: Callable[[], int | None]
-    """Gives the first step of a layout that Control has and this version lacks, or None.
-
-    Raises ConfigurationError if a table is not the one on which the log generation began.
-    """
-    generation: LogGeneration | None = None
-    log_created: float = 0.0
-    """When the table of the log was made (Unix s): it has no older rows. 0 if they may be older."""
-    _tapes: dict[tuple[str, str], Tapes] = field(default_factory=dict)
+    check_control: Callable[[], Recorded]
+    log_created: float = field(default=0.0, kw_only=True)
 
     def run(self, slot: int, holder: str, clock: Callable[[], float], time_left: Callable[[], float]) -> Outcome:
         """Evaluate the closed steps of ``slot`` that are not evaluated yet, until all are done or time is short.
@@ -179,111 +147,208 @@ class Evaluation:
             time_left: seconds until this worker must have stopped.
 
         Raises:
-            ConfigurationError: a table was replaced, tables are of different times, steps before the log generation
-                remain, a layout or a noise key is missing, or the log has joins of a type that is neither configured
-                nor retired.
+            ConfigurationError: a table was replaced, steps before the log generation remain, a layout or a noise key is
+                missing, or the log has joins of a type that is neither configured nor retired.
             TooFarBehindError: the log rows of the next step may have expired.
-            LeaseLostError, ThrottledError, UndecodableMembersError: run again; nothing is lost or half done.
+            UndecodableMembersError: an object of the bucket is missing or damaged.
+            UndecodableJoinsError: joins in the log cannot be read.
+            LeaseLostError, ThrottledError: run again; nothing is lost or half done.
         """
         now = clock()
-        mark = self.control.lease(slot, holder, now, now + self.schedule.lease)
-        if mark is None:
-            return Outcome()  # another worker holds the lease
-        run = Run(slot, holder, time_left(), mark.evaluated_through)
-        try:
-            run.missing = self.check_control()
-            run.through = self._evaluated_through(slot, mark)
-            step = self._next_step(slot, run.through, now)
-            if step is None:
-                return run.outcome
-            if run.missing is not None and run.missing <= min(step, self.schedule.last_closed(now)):
-                raise missing_layout(run.missing)
-            self._begin(run, step)
-            run.after, run.last = mark.resume_after, self._last(run, clock())
-            with ThreadPoolExecutor(WRITERS) as writers:
-                while run.step <= run.last:
-                    if not self._evaluate_step(run, clock, time_left, writers):
-                        self._complete_idle(run, clock)
-                        return replace(run.outcome, behind=run.last - run.step + 1)
-                    self._finish_step(run, clock)
-            return replace(run.outcome, following=self._following(run, clock()))
-        finally:
-            if run.leased:
-                self.control.release(slot, holder, run.resume)
+        place = self._place(slot, now)
+        row = None if place is None else self.control.lease(place, holder, now, now + self.schedule.lease)
+        if place is None or row is None:
+            return Outcome()  # nothing is left in any layout, or another worker holds the lease
+        with ExitStack() as leased:
+            leased.callback(self.control.release, place, row.run)
+            recorded = self.check_control()
+            self.numbers, self.retired = recorded.numbers, recorded.retired
+            with StepJoins(self.log, slot, self.numbers) as joins:
+                layout = self.log.layouts.at(place.layout)
+                keys = Keys(*layout.range_of(slot))
+                run = Run(place, row, keys, self.parts_of(place), joins, time_left, missing=recorded.missing)
+                try:
+                    if self._begin(run, now, removed=recorded.removed):
+                        self._evaluate(run, clock)
+                except UndecodableMembersError:
+                    if self._is_over(run):  # what is missing was swept
+                        raise lost(place) from None
+                    raise
+                if not run.leased:
+                    leased.pop_all()
+        return run.outcome
 
-    def _evaluate_step(
-        self, run: Run, clock: Callable[[], float], time_left: Callable[[], float], writers: ThreadPoolExecutor
-    ) -> bool:
-        """Evaluate the sets of the run's step, chunk by chunk; False if time ran short.
+    def _place(self, slot: int, now: float) -> Place | None:
+        """The first layout in which ``slot`` has steps left; None if there is none."""
+        for layout, end in self.log.layouts.with_ends():
+            place = Place(layout.from_step, slot)
+            if slot < layout.slots:
+                if end is None:
+                    return place
+                through = self.control.row(place).evaluated_through
+                if end >= (self._oldest(now) if through is None else through + 1):
+                    return place
+        return None
 
-        The loop reads the time before each page of the log and before each chunk: one page may take a second.
-        """
-        read = read_sets(self.log, run.step, run.slot, run.after, self.types)
-        left = time_left()
-        while left >= run.reserve:
-            chunk = next(read, None)
-            if chunk is None:
-                return True
-            if chunk:
-                self._complete_idle(run, clock)
-                run.outcome = self._evaluate_chunk(run.step, chunk, writers, run.outcome)
-                run.after = chunk[-1].set_key
-            before, left = left, time_left()
-            run.slowest = max(run.slowest, before - left)
-            if chunk and left < SHARE_WITHOUT_PLACE * run.time:
-                self.control.keep_place(run.slot, run.holder, (run.step, chunk[-1].set_key))
-        return False
-
-    def _finish_step(self, run: Run, clock: Callable[[], float]) -> None:
-        """Complete the run's step, unless it is idle and not the last: idle steps are completed with the next one."""
-        if run.after is None and run.step < run.last:
-            run.idle += 1
+    def _begin(self, run: Run, now: float, *, removed: bool) -> bool:
+        """Find the step with which the slot continues, and its parts; False if other slots must come first."""
+        through, first = run.row.evaluated_through, run.place.layout
+        rows = [] if through is not None else [self.control.row(each) for each in self._preceding(run.place)]
+        if through is not None:
+            run.step, bases = self._in_time(through + 1, now), [run.row]
+        elif all(row.run == 0 for row in rows) and first <= self._oldest(now):  # a new deployment
+            if not rows and removed:
+                raise removed_layout(first)
+            run.step, bases = self._oldest(now), []
+        elif all(row.evaluated_through == first - 1 for row in rows):
+            run.step, bases = self._in_time(first, now), rows
         else:
-            # Read the clock again: if a step closes during this run, its message does nothing; this run evaluates it.
-            run.last = self._last(run, clock())
-            self._complete(run, run.step, clock(), leaving=run.step >= run.last)
-        run.outcome = replace(run.outcome, steps=run.outcome.steps + 1)
-        run.step, run.after = run.step + 1, None
+            return False
+        if run.missing is not None and run.missing <= min(run.step, self.schedule.last_closed(now)):
+            raise missing_layout(run.missing)
+        run.bases = tuple(row.manifest for row in bases if row.manifest is not None)
+        run.pieces = tuple(piece for name in run.bases for piece in run.parts.list_of(name).pieces)
+        run.last = self._last(run, now)
+        return True
 
-    def _complete_idle(self, run: Run, clock: Callable[[], float]) -> None:
-        """Complete the idle steps before the run's step."""
-        if run.idle:
-            self._complete(run, run.step - 1, clock())
+    def _evaluate(self, run: Run, clock: Callable[[], float]) -> None:
+        """Evaluate steps, and set the outcome. Idle steps are completed together, before the next one with work."""
+        while run.step <= run.last and not run.is_short and run.step <= self._limit(run, clock()):
+            if self._is_idle(run):
+                run.idle += 1
+            else:
+                self._complete_idle(run, clock())
+                done = self._evaluate_step(run)
+                if done is None:
+                    break
+                # Read the clock again: if a step closes during this run, its message does nothing; this run
+                # evaluates it.
+                run.last = self._last(run, clock())
+                manifest, run.pieces = done
+                self._complete(run, run.step, manifest, clock(), leaving=run.step >= run.last)
+                run.bases = (manifest,)
+            run.outcome = replace(run.outcome, steps=run.outcome.steps + 1)
+            run.step += 1
+        self._complete_idle(run, clock(), leaving=True)
+        may = min(run.last, self._limit(run, clock()))
+        run.outcome = replace(run.outcome, behind=max(0, may - run.step + 1), following=self._following(run, clock()))
 
-    def _complete(self, run: Run, step: int, now: float, *, leaving: bool = False) -> None:
-        """Publish the steps up to ``step``, then move the mark. All rows of these steps are already written.
+    def _is_idle(self, run: Run) -> bool:
+        """Whether nothing happens in the run's step: no client joined, and no set crosses or may be forgotten."""
+        due = any(piece.earliest is not None and piece.earliest <= run.step for piece in run.pieces)
+        if due or run.begins or self.begins_generation(run.step, run.step - 1):
+            return False
+        before = run.time_left()
+        idle = not run.joins.count(run.step)
+        run.slowest = max(run.slowest, before - run.time_left())
+        return idle
 
-        If the run is ``leaving``, the same write releases its lease.
+    def _evaluate_step(self, run: Run) -> tuple[str, tuple[Piece, ...]] | None:
+        """Decide the ranges of the run's step that are not decided yet.
+
+        What another worker has recorded as decided is not decided again; its crossings are written first.
+
+        Returns:
+            The name of its manifest, and the parts in it; None if time ran out.
         """
-        visible_from = self.schedule.visible_from(now)
-        if run.through is not None:  # the first steps of a new slot do not count as late
-            late = visible_from - self.schedule.tick_of(run.through + 1)
+        base, number = ",".join(run.bases), run.row.run
+        listed, progress = Listed(run.step, ()), run.row.progress
+        if progress is not None and progress.base == base:
+            name, listed = progress.draft, run.parts.list_of(progress.draft)
+            crossed = [each for piece in listed.pieces[-listed.last :] for each in self._crossed_in(run, piece)]
+            if not self._publish(run, crossed, progress.written):
+                return None
+            if listed.end is None:
+                return name, listed.pieces
+        ranges = self.decided(
+            run.step, number, run.joins, run.parts, run.pieces,
+            mark=run.step - 1, keys=run.keys, anew=run.begins,
+            begin=None if listed.end is None else bytes.fromhex(listed.end),
+        )  # fmt: skip
+        while not run.is_short:
+            before = run.time_left()
+            found = next(ranges)
+            end = None if found.end is None or found.end == run.keys.end else found.end.hex()
+            listed = Listed(run.step, (*listed.pieces, *found.pieces), end, len(found.pieces))
+            run.add(found)
+            records = bool(found.crossed) or (found.new and end is not None)
+            name = run.parts.put_list(listed, number) if records or end is None else ""
+            if records:
+                self.control.record_decided(run.place, number, run.step, Progress(base, name, 0))
+                if not self._publish(run, found.crossed, 0):
+                    return None
+            if end is None:
+                return name, listed.pieces
+            run.slowest = max(run.slowest, before - run.time_left())
+        return None
+
+    def _crossed_in(self, run: Run, piece: Piece) -> list[Status]:
+        """The sets of a stored part that crossed in the run's step."""
+        return self.crossed(run.parts.read(piece), run.step)
+
+    def _publish(self, run: Run, crossed: Sequence[Status], written: int) -> bool:
+        """Write the crossings of a range that is recorded as decided, from a place on; False if time ran out."""
+        while written < len(crossed):
+            if run.time_left() < SECONDS_TO_STOP:
+                return False
+            some = crossed[written : written + MOST_STATUSES]
+            written += len(some)
+            if not self.statuses.write(self.control.fence(run.place, run.row.run, written), some):
+                raise lost(run.place)
+        return True
+
+    def _complete_idle(self, run: Run, now: float, *, leaving: bool = False) -> None:
+        """Complete the idle steps before the run's step; their states are those of the step before."""
+        if run.idle:
+            self._complete(run, run.step - 1, run.row.manifest, now, leaving=leaving)
+
+    def _complete(self, run: Run, step: int, manifest: str | None, now: float, *, leaving: bool) -> None:
+        """Publish the steps up to ``step`` and move the mark. If the run is ``leaving``, its lease is released too."""
+        row, visible_from = run.row, self.schedule.visible_from(now)
+        if row.evaluated_through is not None:  # the first steps of a new slot do not count as late
+            late = visible_from - self.schedule.tick_of(row.evaluated_through + 1)
             run.outcome = replace(run.outcome, late=max(run.outcome.late, late))
-        self.statuses.move_horizon(run.slot, step, visible_from)
-        self.members.stamp(run.slot, step)
-        self.control.advance(run.slot, run.through, step, run.holder if leaving else None)
-        run.through, run.idle, run.leased = step, 0, not leaving
+        kept = row.kept if manifest is None or manifest == row.manifest else (*row.kept, manifest)
+        wanted = self.schedule.manifests_kept([step_of(name) for name in kept], now)
+        kept = tuple(name for name in kept if step_of(name) in wanted)
+        commit = Commit(step, manifest, kept, moved_horizon(row.horizon, step, visible_from))
+        moves = self.statuses.horizon_moves(run.place.slot, step, visible_from)
+        self.control.commit(run.place, row.run, row, commit, moves, leaving=leaving)
+        run.row = replace(
+            row, evaluated_through=step, manifest=manifest, kept=kept, progress=None, horizon=commit.horizon
+        )
+        run.idle, run.leased = 0, not leaving
 
-    def _evaluated_through(self, slot: int, mark: Mark) -> int | None:
-        """The step through which a slot is evaluated. If Control has lost the mark, it is put back."""
-        through = agreed_step(slot, mark, self.members, self.statuses)
-        if through is not None and mark.evaluated_through is None:
-            self.control.advance(slot, None, through)
-        return through
+    def _limit(self, run: Run, now: float) -> int:
+        """The last step that may be evaluated before the next tick.
 
-    def _next_step(self, slot: int, evaluated_through: int | None, now: float) -> int | None:
-        """The step with which a slot continues; None if there is none, or if other slots must come first."""
-        layouts, oldest = self.log.layouts, self._oldest(now)
-        step = layouts.next_step(slot, oldest - 1 if evaluated_through is None else evaluated_through)
-        if step is None:
-            return None
-        first = layouts.at(step).from_step if evaluated_through is None else step
-        marks = [self.control.evaluated_through(each) for each in layouts.preceding(slot, first)]
-        if evaluated_through is None and first <= oldest and all(mark is None for mark in marks):
-            return step  # a new deployment
-        if any(mark is None or mark < first - 1 for mark in marks):
-            return None
-        return self._in_time(first, now)
+        Statuses have two crossings of a set. A third one must not come before the first one stops to count for every
+        reader, whose clock may be late by the publish margin.
+        """
+        seen = self._seen(run.row, now)
+        if seen is None:
+            before = [self._seen(self.control.row(each), now) for each in self._preceding(run.place)]
+            seen = min((step for step in before if step is not None), default=None)
+        holds = (type_.parameters for type_ in self.types.values())
+        hold = min(each.window if each.restart is None else each.restart.hold for each in holds)
+        return run.last if seen is None else seen + hold
+
+    def _seen(self, row: SlotRow, now: float) -> int | None:
+        """The oldest step of a slot that a reader may see; None if it may see none."""
+        return None if row.horizon is None else row.horizon.at(now - self.schedule.publish_margin)
+
+    def _is_over(self, run: Run) -> bool:
+        """Whether another worker or command has changed what the run is based on."""
+        names = [self.control.row(each).manifest for each in self._preceding(run.place)] if run.begins else []
+        return self.control.row(run.place).run != run.row.run or (
+            run.begins and tuple(filter(None, names)) != run.bases
+        )
+
+    def _preceding(self, place: Place) -> list[Place]:
+        """The slots of the layout before from which a slot's first parts come."""
+        layouts = self.log.layouts
+        slots = layouts.preceding(place.slot, place.layout)
+        return [Place(layouts.at(place.layout - 1).from_step, each) for each in slots]
 
     def _oldest(self, now: float) -> int:
         """The step with which a new deployment begins: every older one has no rows, or they may have expired.
@@ -308,106 +373,18 @@ class Evaluation:
             )
         return step
 
-    def _begin(self, run: Run, step: int) -> None:
-        """Continue with ``step``. A slot that its layout begins (again) gets the mark before it."""
-        run.step = step
-        if run.through != step - 1 and self.log.layouts.preceding(run.slot, step):
-            put_stamps(run.slot, step - 1, self.members, self.statuses)
-            self.control.advance(run.slot, run.through, step - 1)
-            run.through = step - 1
-
     def _last(self, run: Run, now: float) -> int:
         """The last closed step of the layout at the run's step, before a missing layout begins."""
-        last = self.log.layouts.last_step(run.step, self.schedule.last_closed(now))
+        last = self.log.layouts.last_step(run.place.layout, self.schedule.last_closed(now))
         return last if run.missing is None else min(last, run.missing - 1)
 
     def _following(self, run: Run, now: float) -> range:
         """The slots that can continue because this run evaluated the last step of its layout."""
-        if run.outcome.steps and run.last < self.schedule.last_closed(now):
-            return self.log.layouts.following(run.slot, run.last)
+        if run.outcome.steps and run.step > run.last and run.last < self.schedule.last_closed(now):
+            return self.log.layouts.following(run.place.slot, run.last)
         return range(0)
-
-    def _evaluate_chunk(
-        self, step: int, chunk: Sequence[Touched], writers: ThreadPoolExecutor, outcome: Outcome
-    ) -> Outcome:
-        """Read, decide and commit a chunk of the sets of a step."""
-        known = [touched for touched in chunk if touched.type_name in self.types]
-        if len(known) < len(chunk):
-            missing = {touched.type_name for touched in chunk} - self.types.keys()
-            refuse_rows(self.control.recorded("evaluate"), missing)
-        states = self.members.read([touched.set_key for touched in known])
-        self._commit(step, self._decide(step, known, states), writers)
-        skipped = outcome.skipped + len(chunk) - len(known)
-        return replace(outcome, sets=outcome.sets + len(known), skipped=skipped)
-
-    def _decide(self, step: int, chunk: Sequence[Touched], states: States) -> list[Decided]:
-        """The new states of the sets not yet evaluated at ``step``, type by type."""
-        names = np.array([touched.type_name for touched in chunk])
-        pending = states.evaluated < step
-        decided = []
-        for type_name in dict.fromkeys(names.tolist()):
-            chosen = pending & (names == type_name)
-            before = states.part(chosen)
-            joined = Tokens.of([touched.joined for touched in compress(chunk, chosen)])
-            parameters, tapes_of = self.types[type_name].parameters, partial(self._tapes_of, type_name)
-            after = evaluate_columns(parameters, tapes_of, step, before, joined, self._generation_begun)
-            decided.append(Decided(type_name, before, after))
-        return decided
-
-    def _commit(self, step: int, decided: Sequence[Decided], writers: ThreadPoolExecutor) -> None:
-        """Write wake-ups, then statuses, then Members; each kind is complete before the next begins."""
-        self.log.put_wake_ups(row for d in decided for row in self._wake_ups(d))
-        statuses = [status for d in decided for status in self._statuses(step, d)]
-        list(writers.map(self._write_status, statuses))
-        self.members.write(step, [self._update(step, d) for d in decided], writers)
-
-    def _wake_ups(self, d: Decided) -> Iterator[Row]:
-        """The wake-ups that the log does not hold yet."""
-        new = (d.after.wake_ups != d.before.wake_ups) | (d.before.evaluated < self._begun_at)
-        for row in np.flatnonzero((d.after.wake_ups != NEVER) & new).tolist():
-            step = int(d.after.wake_ups[row])
-            yield Row(step, d.after.keys[row], None, d.type_name, self.schedule.expiry(step))
-
-    def _statuses(self, step: int, d: Decided) -> Iterator[tuple[bytes, tuple[int, ...], int]]:
-        """Set key, crossings and expiry of each set that crossed now."""
-        crossed = d.after.crossings[:, 1] == step
-        needed = self._crossing_needed(d)
-        for row in np.flatnonzero(crossed).tolist():
-            crossings = tuple(at for at in d.after.crossings[row].tolist() if at != NEVER)
-            yield d.after.keys[row], crossings, self.schedule.expiry(int(needed[row]))
-
-    def _write_status(self, status: tuple[bytes, tuple[int, ...], int]) -> None:
-        self.statuses.write(*status)
-
-    def _update(self, step: int, d: Decided) -> Update:
-        """The new states. Each may expire when no later step needs it."""
-        parameters = self.types[d.type_name].parameters
-        needed = np.maximum(np.maximum(d.after.wake_ups, self._crossing_needed(d)), step)
-        occupied = d.after.members.sizes > 0
-        newest = d.after.lasts[d.after.members.starts[:-1][occupied]]
-        needed[occupied] = np.maximum(needed[occupied], newest + parameters.window)
-        expires = [self.schedule.expiry(at) for at in needed.tolist()]
-        return Update(d.type_name, parameters.client_bits, d.after, d.before.evaluated, expires)
-
-    def _crossing_needed(self, d: Decided) -> Ints:
-        return crossing_needed(d.after.keys, d.after.crossings[:, 1], self.types[d.type_name].parameters)
-
-    def _tapes_of(self, type_name: str, first: int) -> Tapes:
-        """The tapes of a type's searches that begin at step ``first``."""
-        key = self.noise_keys.for_search(first)
-        place = (key.id, type_name)
-        if place not in self._tapes:
-            self._tapes[place] = Tapes(
-                key, self.deployment, type_name, self.types[type_name].parameters, generation=self.generation
-            )
-        return self._tapes[place]
-
-    @property
-    def _generation_begun(self) -> int | None:
-        """The first step of the log generation; None for the first one."""
-        return None if self.generation is None else self.generation.from_step
 
     @property
     def _begun_at(self) -> int:
         """The first step of the log generation; 0 for the first one."""
-        return self._generation_begun or 0
+        return 0 if self.generation is None else self.generation.from_step

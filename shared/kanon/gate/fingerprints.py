@@ -7,7 +7,7 @@ from kanon.errors import ConfigurationError
 from kanon.gate.generations import Ids, Recorded, as_recorded, recorded_generations, refuse_log_generations
 from kanon.gate.settings import AnswerSettings, EvaluateSettings, GateSettings, JoinSettings, NoiseKeyEntry
 from kanon.gate.slots import Layouts
-from kanon.gate.storage.control import Control
+from kanon.gate.storage.aws.control import Control
 from kanon.gate.types import Type
 from kanon.keys import Secret
 from kanon.noise.words import NoiseKey
@@ -64,6 +64,18 @@ def missing_layout(from_step: int) -> ConfigurationError:
     return ConfigurationError(
         f"the entry of Slots that begins at step {from_step} is missing: put it back; only entries older than all"
         f" others may be removed"
+    )
+
+
+def has_removed_layouts(recorded: Recorded, layouts: Layouts) -> bool:
+    """Whether a recorded layout is older than all that are configured."""
+    return any(int(name.partition(" ")[2] or 0) < layouts.entries[0].from_step for name in filter(_is_slots, recorded))
+
+
+def removed_layout(from_step: int) -> ConfigurationError:
+    """The error of a function that lacks the layout from which another one continues."""
+    return ConfigurationError(
+        f"the slots that begin at step {from_step} continue those of an entry that was removed from Slots: put it back"
     )
 
 

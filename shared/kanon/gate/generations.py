@@ -1,6 +1,6 @@
 """Log generations: the tables from which answers derive, and from which step on (docs/architecture.md, rule 1).
 
-Control records the ids of the four tables of each generation, by its first step. The first generation begins at
+Control records the ids of the three tables of each generation, by its first step. The first generation begins at
 step 0. The parameter ``LogGenerations`` names the later ones, oldest first, and must agree with Control.
 """
 
@@ -11,11 +11,11 @@ from kanon.errors import ConfigurationError
 from kanon.gate.mechanism.tape import LogGeneration
 from kanon.gate.settings import LogGenerationEntry
 
-TABLES, LOG, MEMBERS = "tables ", "StepLog", "Members"
+TABLES, LOG = "tables ", "StepLog"
 COMMAND = "`kanon operate new-generation`"
 
 Ids = Mapping[str, str]
-"""The id of each of the four tables by its logical name."""
+"""The id of each of the three tables by its logical name."""
 Recorded = Mapping[str, str]
 """The fingerprints recorded for ``evaluate``, by the name of an attribute in Control."""
 

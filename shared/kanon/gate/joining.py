@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kanon.gate.mechanism.steps import end_of, step_at
 from kanon.gate.names import ClientKind, client_token, set_key
-from kanon.gate.storage.step_log import Row
+from kanon.gate.storage.aws.step_log import Row
 from kanon.gate.types import Type
 from kanon.keys import Secret
 

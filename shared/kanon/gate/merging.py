@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from kanon.gate.mechanism.columns import NEVER, Bools, Ints, Tokens
+from kanon.gate.mechanism.columns import NEVER, Bools, Tokens
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import SET_KEY_BYTES, Tapes
 from kanon.gate.mechanism.vectorised import crossing_needed, evaluate_columns
-from kanon.gate.parts import Part
+from kanon.gate.parts import Part, keys_of
 
 JOIN = np.dtype([("key", f"S{SET_KEY_BYTES}"), ("token", ">u4"), ("type", "u1")])
 """A join of a step: the key of the set, the token of the client, the number of the type."""
@@ -39,37 +39,19 @@ class Deciding(NamedTuple):
     begun: int | None = None
 
 
-class Crossed(NamedTuple):
-    """Sets that crossed at a step.
-
-    Attributes:
-        keys: their keys.
-        crossings: the last two crossings of each, (n, 2); the second one is the step.
-        needed: the last step that may need each crossing, (n,).
-    """
-
-    keys: list[bytes]
-    crossings: Ints
-    needed: Ints
-
-    def each(self) -> Iterator[tuple[bytes, tuple[int, ...], int]]:
-        """Set key, crossings and the last step that needs them."""
-        for key, crossings, needed in zip(self.keys, self.crossings.tolist(), self.needed.tolist(), strict=True):
-            yield key, tuple(at for at in crossings if at != NEVER), needed
-
-
 class Merged(NamedTuple):
-    """A part after a step, the sets that crossed at it, and the number of sets decided."""
+    """A part after a step, the number of sets decided, and the number of joins of retired types."""
 
     part: Part
-    crossed: list[Crossed]
     decided: int
+    skipped: int
 
 
 def merged(part: Part, joins: Joins, deciding: Deciding, *, all_due: bool = False) -> Merged:
     """The part after the step. ``all_due`` decides every set: its noise has changed since its last decision."""
     known = np.isin(joins["type"], list(deciding.parameters))
-    joins = joins if known.all() else joins[known]
+    skipped = len(joins) - int(np.count_nonzero(known))
+    joins = joins[known] if skipped else joins
     firsts = np.flatnonzero(np.concatenate(([True], joins["key"][1:] != joins["key"][:-1]))) if len(joins) else _NONE
     joined = joins["key"][firsts]
     part = _without_others(part, deciding)
@@ -81,16 +63,32 @@ def merged(part: Part, joins: Joins, deciding: Deciding, *, all_due: bool = Fals
     sizes = np.zeros(len(part), np.int64)
     sizes[np.searchsorted(part.keys, joined)] = np.diff(np.append(firsts, len(joins)))
     chosen = np.ones(len(part), bool) if all_due else part.due(deciding.step) | (sizes > 0)
-    crossed = []
     for number, parameters in deciding.parameters.items():
         rows = chosen & (part.types == number)
         if rows.any():
             own = joins["token"][np.repeat(rows, sizes)] if len(joins) else _NONE
             tokens = Tokens(sizes[rows], own.astype(np.int64))
-            part, found = _decided(part, rows, tokens, number, parameters, deciding)
-            crossed.append(found)
-    needed = part.ends > deciding.step
-    return Merged(part.rows(needed), crossed, int(np.count_nonzero(chosen)))
+            part = _decided(part, rows, tokens, number, parameters, deciding)
+    needed = (part.ends > deciding.step) | (part.crossings[:, 1] == deciding.step)
+    return Merged(part.rows(needed), int(np.count_nonzero(chosen)), skipped)
+
+
+def crossed_at(
+    part: Part, step: int, parameters: Mapping[int, Parameters]
+) -> Iterator[tuple[bytes, tuple[int, ...], int]]:
+    """The sets of a part that crossed at its ``step``, in the order of their keys.
+
+    Yields:
+        Set key, crossings, and the last step that may need them.
+    """
+    part = part.rows(part.crossings[:, 1] == step)
+    keys, needed = keys_of(part.keys), np.full(len(part), step)
+    for number in set(part.types.tolist()):
+        rows = part.types == number
+        own = [key for key, chosen in zip(keys, rows.tolist(), strict=True) if chosen]
+        needed[rows] = crossing_needed(own, part.crossings[rows, 1], parameters[number])
+    for key, crossings, last in zip(keys, part.crossings.tolist(), needed.tolist(), strict=True):
+        yield key, tuple(at for at in crossings if at != NEVER), last
 
 
 _NONE = np.zeros(0, np.int64)
@@ -101,10 +99,8 @@ def _without_others(part: Part, deciding: Deciding) -> Part:
     return part.rows(np.isin(part.types, list(deciding.parameters)) & (part.ends >= deciding.step))
 
 
-def _decided(
-    part: Part, rows: Bools, joined: Tokens, number: int, parameters: Parameters, deciding: Deciding
-) -> tuple[Part, Crossed]:
-    """The part with the new states of some rows, all of one type, and those that crossed."""
+def _decided(part: Part, rows: Bools, joined: Tokens, number: int, parameters: Parameters, deciding: Deciding) -> Part:
+    """The part with the new states of some rows, all of one type."""
     before = part.rows(rows).states()
     tapes_of = partial(deciding.tapes_of, number)
     after = evaluate_columns(parameters, tapes_of, deciding.step, before, joined, deciding.begun)
@@ -113,6 +109,4 @@ def _decided(
     occupied = after.members.sizes > 0
     newest = after.lasts[after.members.starts[:-1][occupied]]
     ends[occupied] = np.maximum(ends[occupied], newest + parameters.window - 1)
-    now = after.crossings[:, 1] == deciding.step
-    keys = [key for key, crossed in zip(after.keys, now.tolist(), strict=True) if crossed]
-    return part.with_states(rows, after, ends), Crossed(keys, after.crossings[now], needed[now])
+    return part.with_states(rows, after, ends)

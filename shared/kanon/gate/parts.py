@@ -23,6 +23,8 @@ from kanon.gate.mechanism.tape import SET_KEY_BYTES
 
 MAGIC, FORMAT = b"kanonprt", 1
 PADDING = 1 << 16
+BYTES_A_SET, BYTES_A_MEMBER = 53, 6
+"""What a set and a member of it take at most, without padding."""
 OLDEST_AGE = 2**16 - 1
 """A member of this age or older has left every window; so it is stored with this age."""
 _DIGEST_BYTES = 32

@@ -3,6 +3,8 @@
 The tick of a step is ``publish_delay`` seconds after its end. Between two ticks no answer changes.
 """
 
+from dataclasses import dataclass
+
 from kanon.gate.mechanism.steps import end_of, step_at
 
 
@@ -19,3 +21,40 @@ def tick_of(step: int, period: int, publish_delay: int) -> int:
 def next_tick(now: float, period: int, publish_delay: int) -> int:
     """The first tick after ``now`` (Unix seconds)."""
     return tick_of(clock_step(now, period, publish_delay) + 1, period, publish_delay)
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """The visible step of a slot over time.
+
+    It is ``earliest`` until ``earlier_from`` (Unix s), ``earlier`` from then until ``visible_from`` (Unix s),
+    and ``through`` from then on. Two steps are not enough: when a step is completed near the tick of the step
+    before it, some readers have passed that tick and others have not.
+    """
+
+    through: int
+    visible_from: int
+    earlier: int | None = None
+    earlier_from: int = 0
+    earliest: int | None = None
+
+    def at(self, now: float) -> int | None:
+        """The visible step at ``now``, None before the first one."""
+        if now >= self.visible_from:
+            return self.through
+        return self.earlier if now >= self.earlier_from else self.earliest
+
+
+def moved_horizon(horizon: Horizon | None, step: int, visible_from: int) -> Horizon:
+    """The horizon when ``step`` is complete and becomes visible at the tick ``visible_from``.
+
+    What readers see before that tick does not change. If the horizon becomes visible at the same or a later tick,
+    ``step`` becomes visible with it.
+    """
+    if horizon is None:
+        return Horizon(step, visible_from)
+    if step <= horizon.through:
+        return horizon
+    if horizon.visible_from < visible_from:
+        return Horizon(step, visible_from, horizon.through, horizon.visible_from, horizon.earlier)
+    return Horizon(step, horizon.visible_from, horizon.earlier, horizon.earlier_from, horizon.earliest)

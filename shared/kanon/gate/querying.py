@@ -8,9 +8,8 @@ from kanon.errors import StaleError
 from kanon.gate.mechanism.above_threshold import is_above
 from kanon.gate.mechanism.searches import Searches
 from kanon.gate.names import set_key
-from kanon.gate.publishing import clock_step, next_tick
+from kanon.gate.publishing import Horizon, clock_step, next_tick
 from kanon.gate.slots import Layout, Layouts
-from kanon.gate.storage.statuses import Horizon
 from kanon.gate.types import Type
 from kanon.keys import Secret
 

@@ -1,5 +1,6 @@
 """The clock of a deployment: when a step is closed, how far back the log reaches, when a step becomes visible."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Self
 
@@ -8,6 +9,7 @@ from kanon.gate.publishing import clock_step, next_tick, tick_of
 from kanon.gate.settings import EvaluateSettings
 
 DAY = 86_400
+MANIFESTS_KEPT = 3
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,14 @@ class Schedule:
     def allowed_until(self, step: int) -> int:
         """The Unix time (seconds) until which a late evaluation may continue from ``step``."""
         return end_of(step, self.period) + self.outage_allowance - self._reserve
+
+    def manifests_kept(self, steps: Sequence[int], now: float) -> set[int]:
+        """Which manifests are kept: the last three, and one a day for the outage allowance. ``steps``: oldest first."""
+        oldest, days = self.oldest_in_log(now), dict[int, int]()
+        for step in steps:
+            if step >= oldest:
+                days.setdefault(step * self.period // DAY, step)
+        return {*steps[-MANIFESTS_KEPT:], *days.values()}
 
     @property
     def _reserve(self) -> int:

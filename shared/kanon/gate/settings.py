@@ -136,17 +136,22 @@ class LogGenerationEntry(Strict):
     from_step: Annotated[StrictInt, Field(ge=1)]
 
 
-class EvaluateSettings(AnswerSettings, LogWriter):
+class StatesSettings(GateSettings):
+    """Shared by the functions that use the bucket of states."""
+
+    states_bucket: str
+    publish_margin: Seconds
+
+
+class EvaluateSettings(AnswerSettings, LogWriter, StatesSettings):
     """The environment of ``evaluate``."""
 
-    members_table: str
     noise_key_secret: str
     noise_keys: Annotated[tuple[NoiseKeyEntry, ...], Some, InOrder, FromJson]
     log_generations: Annotated[tuple[LogGenerationEntry, ...], InOrder, FromJson]
     queue_url: str
     grace: Seconds
     lease: Seconds
-    publish_margin: Seconds
 
     @field_validator("publish_margin")
     @classmethod
@@ -183,10 +188,9 @@ class EvaluateSettings(AnswerSettings, LogWriter):
 
     @property
     def tables(self) -> dict[str, str]:
-        """The names of the four tables by their logical name."""
+        """The names of the three tables by their logical name."""
         return {
             "StepLog": self.step_log_table,
-            "Members": self.members_table,
             "Statuses": self.statuses_table,
             "Control": self.control_table,
         }

@@ -46,6 +46,10 @@ class Layout:
         rest = SET_KEY_BYTES - 1
         return bytes([slot * width]) + bytes(rest), bytes([(slot + 1) * width - 1]) + b"\xff" * rest
 
+    def range_of(self, slot: int) -> tuple[bytes, bytes | None]:
+        """The smallest key that a set of ``slot`` can have, and that of the next slot; None after the last one."""
+        return self.keys_of(slot)[0], None if slot + 1 == self.slots else self.keys_of(slot + 1)[0]
+
     def sharing(self, slot: int, other: "Layout") -> range:
         """The slots of ``other`` that have sets in common with ``slot``."""
         return range(slot * other.slots // self.slots, -(-(slot + 1) * other.slots // self.slots))
@@ -82,7 +86,7 @@ class Layouts:
 
     def next_step(self, slot: int, after: int) -> int | None:
         """The first step later than ``after`` that ``slot`` evaluates, or None if no later layout has it."""
-        for layout, end in self._with_ends():
+        for layout, end in self.with_ends():
             first = max(layout.from_step, after + 1)
             if slot < layout.slots and (end is None or first <= end):
                 return first
@@ -97,7 +101,7 @@ class Layouts:
         """The number of steps later than ``after``, up to ``through``, that ``slot`` evaluates."""
         return sum(
             max(0, min(through, through if end is None else end) - max(layout.from_step, after + 1) + 1)
-            for layout, end in self._with_ends()
+            for layout, end in self.with_ends()
             if slot < layout.slots
         )
 
@@ -106,7 +110,7 @@ class Layouts:
         return range(
             max(
                 layout.slots
-                for layout, end in self._with_ends()
+                for layout, end in self.with_ends()
                 if layout.from_step <= max(last, self.entries[0].from_step) and (end is None or end >= oldest)
             )
         )
@@ -126,12 +130,10 @@ class Layouts:
         later = self._following(layout)
         return range(0) if later is None else layout.sharing(slot, later)
 
-    def read(self, slot: int, step: int, window: int) -> Iterator[tuple[Layout, int]]:
-        """The layouts and slots under which rows of the sets of ``slot`` may lie at ``step``, the current one first.
+    def read(self, slot: int, step: int) -> Iterator[tuple[Layout, int]]:
+        """The layouts and slots under which joins of the sets of ``slot`` may lie at ``step``, the current one first.
 
-        A wake-up lies less than one window after the step that left it. So for one window, and for ``late`` steps, the
-        rows of an older layout are read too. ``slot`` is one of the layout at ``step``, ``window`` the longest window
-        of a type, in steps.
+        For ``late`` steps after the end of a layout, its rows are read too. ``slot`` is one of the layout at ``step``.
 
         Raises:
             ConfigurationError: an older layout is no longer listed.
@@ -139,16 +141,16 @@ class Layouts:
         layout = self.at(step)
         yield layout, slot
         oldest = self.entries[0].from_step
-        if oldest > 0 and step < oldest + window:
+        if oldest > 0 and step < oldest + self.late:
             raise ConfigurationError(
-                f"Slots has no entry before step {oldest}, and step {step} still has rows of it: put the removed entry"
-                f" back until step {oldest + window} is evaluated"
+                f"Slots has no entry before step {oldest}, and step {step} may have rows of it: put the removed entry"
+                f" back until step {oldest + self.late} is evaluated"
             )
-        for older, end in self._with_ends():
-            if end is not None and end < step < end + max(window, self.late + 1):
+        for older, end in self.with_ends():
+            if end is not None and end < step <= end + self.late:
                 yield from ((older, each) for each in layout.sharing(slot, older))
 
-    def _with_ends(self) -> Iterator[tuple[Layout, int | None]]:
+    def with_ends(self) -> Iterator[tuple[Layout, int | None]]:
         """Each layout with its last step; None for the newest."""
         for layout, later in zip(self.entries, (*self.entries[1:], None), strict=True):
             yield layout, None if later is None else later.from_step - 1

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import boto3
 
 from kanon.dynamo.units import item_size, read_units, write_units
-from kanon.local.partiql import read
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -39,7 +38,6 @@ class Meter:
         self.written: Counter[str] = Counter()
         self.read: dict[str, float] = {}
         self.items_written: Counter[str] = Counter()
-        self.statements: Counter[str] = Counter()
         self.items_read: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
         self.stored: Counter[str] = Counter()
@@ -61,7 +59,6 @@ class Meter:
                 self.calls[function, model.name] += 1
                 self.written[function] += units
                 self.items_written[function] += items
-                self.statements[function] += len(params.get("Statements", []))
                 self.items_read[function] += _items_read(model.name, parsed)
                 self.read[function] = self.read.get(function, 0.0) + _read(model.name, params, parsed)
 
@@ -103,8 +100,6 @@ def _written(operation: str, params: dict[str, Any], parsed: dict[str, Any]) -> 
         case "BatchWriteItem" if "Error" not in parsed:
             asked = _puts(params["RequestItems"])
             return asked - _puts(parsed.get("UnprocessedItems", {}))
-        case "BatchExecuteStatement" if "Error" not in parsed:
-            return sum(write_units(item_size(read(statement).item)) for statement in params["Statements"])
     return 0
 
 
@@ -145,8 +140,6 @@ def _stored(params: dict[str, Any]) -> int:
 def _items_written(operation: str, params: dict[str, Any]) -> int:
     if operation == "BatchWriteItem":
         return sum(map(len, params["RequestItems"].values()))
-    if operation == "BatchExecuteStatement":
-        return len(params["Statements"])
     if operation == "TransactWriteItems":
         return sum("ConditionCheck" not in entry for entry in params["TransactItems"])
     return operation in ("PutItem", "UpdateItem", "DeleteItem")

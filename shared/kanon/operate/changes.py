@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from kanon.errors import KanonError
 from kanon.gate.fingerprints import missing_layouts, missing_noise_keys
-from kanon.gate.storage.control import Control, Mark
+from kanon.gate.storage.aws.control import Control, Mark
 from kanon.operate.stacks import RunningStack
 
 OWNER = "operate"

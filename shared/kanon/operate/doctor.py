@@ -33,12 +33,11 @@ from kanon.gate.fingerprints import (
 from kanon.gate.generations import MEMBERS, recorded_generations, refuse_log_generations
 from kanon.gate.mechanism.bounds import met_by_one_join, over_generations
 from kanon.gate.mechanism.steps import end_of, step_at
-from kanon.gate.publishing import tick_of
+from kanon.gate.publishing import Horizon, tick_of
 from kanon.gate.settings import NoiseKeyEntry, SlotsEntry
 from kanon.gate.slots import Layouts
 from kanon.gate.stamps import refuse_mixture
-from kanon.gate.storage.control import Progress
-from kanon.gate.storage.statuses import Horizon
+from kanon.gate.storage.aws.control import Progress
 from kanon.keys import Secret, fetch_secret
 from kanon.operate.changes import changed_fingerprints
 from kanon.operate.findings import environment_finding, queue_finding, readable, schedule_finding

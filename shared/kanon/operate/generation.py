@@ -17,7 +17,7 @@ from kanon.gate.generations import LOG, Ids, as_recorded, recorded_generations, 
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.settings import LogGenerationEntry
 from kanon.gate.stamps import put_stamps
-from kanon.gate.storage.step_log import Row
+from kanon.gate.storage.aws.step_log import Row
 from kanon.operate.changes import leased, refuse_rolled_back
 from kanon.operate.stacks import RunningStack
 

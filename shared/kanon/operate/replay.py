@@ -22,9 +22,9 @@ from kanon.gate.generations import LOG, as_recorded, in_force, refuse_log_genera
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.slots import Layout
 from kanon.gate.stamps import put_stamps
-from kanon.gate.storage.control import Mark
+from kanon.gate.storage.aws.control import Mark
+from kanon.gate.storage.aws.slot_rows import key_of_slot
 from kanon.gate.storage.members import Members
-from kanon.gate.storage.slot_rows import key_of_slot
 from kanon.operate.changes import (
     ChangeRefusedError,
     changed_fingerprints,

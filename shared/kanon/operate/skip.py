@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from kanon.dynamo.batches import chunks
 from kanon.gate.slots import Layout
 from kanon.gate.stamps import put_stamps
-from kanon.gate.storage.step_log import Row
+from kanon.gate.storage.aws.step_log import Row
 from kanon.operate.changes import SKIP, ChangeRefusedError, leased, record_change, refuse_moved, refuse_rolled_back
 from kanon.operate.stacks import RunningStack
 

@@ -15,10 +15,9 @@ from kanon.client import ApiError, Client, Connection, UnexpectedAnswerError
 from kanon.errors import KanonError
 from kanon.gate.schedule import Schedule
 from kanon.gate.settings import EvaluateSettings, JoinSettings, QuerySettings
-from kanon.gate.storage.control import Control
-from kanon.gate.storage.members import Members
-from kanon.gate.storage.statuses import Statuses
-from kanon.gate.storage.step_log import StepLog
+from kanon.gate.storage.aws.control import Control
+from kanon.gate.storage.aws.statuses import Statuses
+from kanon.gate.storage.aws.step_log import StepLog
 from kanon.keys import fetch_noise_keys
 from kanon.noise.words import NoiseKey
 from kanon.operate.running_reports import FUNCTIONS, QUEUES, SCHEDULES, RunningReports
@@ -80,7 +79,8 @@ class RunningStack:
     @property
     def marks(self) -> dict[int, int | None]:
         """The last evaluated step of every slot that was ever leased."""
-        return {progress.slot: progress.evaluated_through for progress in self.control.progress()}
+        slots = {place.slot for place, _ in self.control.rows()}
+        return {slot: self.control.mark_of(slot, self.evaluate.layouts) for slot in slots}
 
     @property
     def longest_memory(self) -> int:
@@ -103,13 +103,8 @@ class RunningStack:
         return Statuses(self.client("dynamodb"), self.evaluate.statuses_table)
 
     @property
-    def members(self) -> Members:
-        """The states of the sets."""
-        return Members(self.client("dynamodb"), self.evaluate.members_table)
-
-    @property
     def log(self) -> StepLog:
-        """Joins and wake-ups."""
+        """The joins."""
         return StepLog(self.client("dynamodb"), self.evaluate.step_log_table, self.evaluate.layouts)
 
 

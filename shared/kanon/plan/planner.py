@@ -13,11 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from kanon.dynamo.units import item_size
-from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.bounds import Guarantee, distinct_tokens, guarantee
 from kanon.gate.mechanism.exact_law import Floats, false_after_silence, never_at_constant
-from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import (
     CURRENT_PROFILES,
     PROFILES,
@@ -35,7 +32,7 @@ from kanon.gate.mechanism.parameters import (
     usual_epoch,
 )
 from kanon.gate.models import TypeAnswer
-from kanon.gate.storage.members import to_item
+from kanon.gate.parts import BYTES_A_SET
 from kanon.gate.types import Type
 from kanon.noise.bound import Bound
 from kanon.noise.laws import SHAPES, Law, Shape
@@ -169,12 +166,8 @@ class Plan:
 
     @cached_property
     def bytes_per_set(self) -> int:
-        """The size of the Members item of a full set, without the name of its type."""
-        p = self.parameters
-        step = 499_999  # the current hour has as many digits
-        members = tuple(Member(token, step) for token in range(p.members_kept))
-        state = SetState(members, (step - p.window, step), step, step)
-        return item_size(to_item(bytes(32), "", state, p.client_bits, step * p.period))
+        """The size of a full set in a part."""
+        return BYTES_A_SET + self.parameters.members_kept * self.parameters.member_bytes
 
     @property
     def document(self) -> dict[str, Any]:

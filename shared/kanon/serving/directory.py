@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from kanon import clock
 from kanon.created import flush
 from kanon.errors import ConfigurationError, reason
-from kanon.gate.evaluation import NoiseKeys
+from kanon.gate.deciding import NoiseKeys
 from kanon.gate.fingerprints import (
     RETIRED,
     fingerprints,
@@ -209,7 +209,7 @@ def open_directory(path: Path, given: Given | None, now: float, *, to_import: bo
             control,
             run,
             int(control.text(FIRST_STEP) or 0),
-            in_force(settings.log_generations),
+            generation=in_force(settings.log_generations),
         )
         opened.pop_all()
     joining = Joining(types, pepper, client_key, log, settings.period, settings.outage_allowance)
@@ -358,7 +358,7 @@ _PLACES: dict[str, Any] = {
     "control_table": NAME,
     "statuses_table": NAME,
     "step_log_table": "log",
-    "members_table": "parts",
+    "states_bucket": "parts",
     "noise_key_secret": f"secrets/{NOISE_KEYS}",
     "queue_url": "",
     "slots": "1",

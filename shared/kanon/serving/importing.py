@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kanon.errors import ConfigurationError
-from kanon.gate import segments
+from kanon.gate import deciding
 from kanon.gate.mechanism.columns import NEVER, Ints
 from kanon.gate.mechanism.steps import step_at
 from kanon.gate.mechanism.tape import SET_KEY_BYTES
 from kanon.gate.merging import JOIN, Joins
-from kanon.gate.parts import Part
-from kanon.gate.segments import BYTES_A_MEMBER, BYTES_A_SET
+from kanon.gate.parts import BYTES_A_MEMBER, BYTES_A_SET, Part
 from kanon.gate.storage.protocols import Piece
 from kanon.serving.arrivals import Arrivals, Counted, Reader
 from kanon.serving.directory import IMPORTING, Directory
@@ -105,7 +104,7 @@ def _portions(members: Iterable[Member], kept: Mapping[int, int]) -> Iterator[tu
     key = b""
     for entry, step in members:
         if entry[:SET_KEY_BYTES] != key:
-            if sets * BYTES_A_SET + len(steps) * BYTES_A_MEMBER > segments.MOST_PART_BYTES:
+            if sets * BYTES_A_SET + len(steps) * BYTES_A_MEMBER > deciding.MOST_PART_BYTES:
                 yield np.frombuffer(bytes(entries), JOIN), np.array(steps, np.int64)
                 entries, steps, sets = bytearray(), array("q"), 0
             key, rank, sets = entry[:SET_KEY_BYTES], 0, sets + 1

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from kanon.gate.storage.members import Members, from_item
 
 from kanon.gate.slots import Layout
-from kanon.gate.storage.members import Members, from_item
-from kanon.gate.storage.step_log import StepLog
+from kanon.gate.storage.aws.step_log import StepLog
 from kanon.local import Stack
 from kanon.operate import replay as module
 from kanon.operate.changes import ChangeRefusedError, newest_change

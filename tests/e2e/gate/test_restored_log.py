@@ -12,8 +12,8 @@ import pytest
 from kanon.gate.generations import as_recorded, recorded_generations
 from kanon.gate.mechanism.bounds import over_generations
 from kanon.gate.mechanism.steps import instance_of, phase_of
-from kanon.gate.storage.control import Control
-from kanon.gate.storage.step_log import StepLog
+from kanon.gate.storage.aws.control import Control
+from kanon.gate.storage.aws.step_log import StepLog
 from kanon.local import Stack
 from tests.conftest import START
 from tests.e2e.gate.oracle import Oracle

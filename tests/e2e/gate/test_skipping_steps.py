@@ -9,10 +9,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 import pytest
+from kanon.gate.storage.members import Members
 
 from kanon.errors import LeaseLostError
 from kanon.gate.mechanism.steps import end_of
-from kanon.gate.storage.members import Members
 from kanon.local import Stack
 from kanon.operate import skip as skipping
 from kanon.operate.changes import SKIP, ChangeRefusedError, newest_change

@@ -16,7 +16,7 @@ import pytest
 
 from kanon.gate.names import set_key
 from kanon.gate.querying import Querying
-from kanon.gate.storage.step_log import Row, StepLog
+from kanon.gate.storage.aws.step_log import Row, StepLog
 from kanon.keys import fetch_secret
 from kanon.local import Stack
 from kanon.local.functions import Function

@@ -29,8 +29,8 @@ from kanon.gate.names import set_key
 from kanon.gate.querying import Querying
 from kanon.gate.settings import JoinSettings
 from kanon.gate.slots import Layout
-from kanon.gate.storage.statuses import Statuses
-from kanon.gate.storage.step_log import StepLog, partition
+from kanon.gate.storage.aws.statuses import Statuses
+from kanon.gate.storage.aws.step_log import StepLog, partition
 from kanon.gate.types import read_types
 from kanon.keys import fetch_noise_keys, fetch_secret
 from kanon.local import Stack

@@ -13,7 +13,7 @@ import pytest
 
 import kanon.disk
 from kanon.errors import KanonError
-from kanon.gate import segments
+from kanon.gate import deciding
 from kanon.gate.storage.disk.control import ControlFile
 from kanon.serving import arrivals
 from kanon.serving.backup import backup
@@ -47,8 +47,8 @@ STEPS = range(FIRST, FIRST + 4)
 def small(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     with_fixed_secrets(monkeypatch, request.node.nodeid)
     monkeypatch.setattr(kanon.disk, "SYNCHRONOUS", "OFF")  # no process dies with the machine here
-    monkeypatch.setattr(segments, "MOST_PART_BYTES", 400)
-    monkeypatch.setattr(segments, "MOST_JOINS_A_RANGE", 8)
+    monkeypatch.setattr(deciding, "MOST_PART_BYTES", 400)
+    monkeypatch.setattr(deciding, "MOST_JOINS_A_RANGE", 8)
     monkeypatch.setattr(arrivals, "ENTRIES_A_MOVE", 30)
 
 
@@ -100,7 +100,7 @@ def renewed(path: Path, _: int) -> Any:
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Deployments with the same secrets: a new one, and one after some steps."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segments, "MOST_PART_BYTES", 400)
+        patch.setattr(deciding, "MOST_PART_BYTES", 400)
         with_fixed_secrets(patch, "made")
         folder = tmp_path_factory.mktemp("made")
         opened(folder / "new" / "d", FIRST * PERIOD).close()

@@ -16,16 +16,16 @@ from unittest.mock import patch
 
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
+from kanon.dynamo.statements import execute_all, replace
+from kanon.gate.storage.members import OPTIONAL, UNLESS_EVALUATED, Members
 
 from kanon import aws
 from kanon.dynamo.conditions import unless_refused
-from kanon.dynamo.statements import execute_all, replace
 from kanon.errors import ThrottledError
 from kanon.gate.evaluation import Evaluation
 from kanon.gate.mechanism.columns import NEVER
-from kanon.gate.storage.control import Control
-from kanon.gate.storage.members import OPTIONAL, UNLESS_EVALUATED, Members
-from kanon.gate.storage.step_log import StepLog
+from kanon.gate.storage.aws.control import Control
+from kanon.gate.storage.aws.step_log import StepLog
 from tests.faults.failures import FAILURES, QUEUE_FAILURES
 from tests.faults.gate.simulated_stack import SimulatedStack
 from tests.faults.gate.test_crash_at_every_call import LAST_CALLS, STOPS, Hour, Rival, SlowUntil, assert_equal

@@ -11,7 +11,7 @@ import pytest
 
 from kanon.disk import transaction
 from kanon.errors import UndecodableMembersError
-from kanon.gate import segments
+from kanon.gate import deciding
 from kanon.gate.mechanism.columns import NEVER, Bools
 from kanon.gate.merging import Deciding, Joins, Merged, merged
 from kanon.gate.parts import Part
@@ -127,8 +127,8 @@ def later_runs(path: Path, source: Path) -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "mistake", "check"),
     [
-        (segments, "merged", with_other_ends, plain_algorithm),
-        (segments, "merged", without_all_due, generation),
+        (deciding, "merged", with_other_ends, plain_algorithm),
+        (deciding, "merged", without_all_due, generation),
         (Part, "due", only_on_time, skipped_steps),
         (PartFiles, "sweep", sweeping_one_more(PartFiles.sweep), later_runs),
     ],

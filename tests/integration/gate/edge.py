@@ -26,10 +26,11 @@ from moto import mock_aws
 from kanon import aws, clock
 from kanon.gate.names import set_key
 from kanon.gate.slots import Layout
-from kanon.gate.storage.statuses import Statuses
+from kanon.gate.storage.aws.statuses import Statuses
 from kanon.keys import Secret
 from kanon.local.functions import Context
 from kanon.local.template import Template
+from tests.integration.gate.tables import cross, move_horizon
 from tests.monitor.monitor import Log, Monitor
 from tests.paths import ROOT
 
@@ -286,7 +287,7 @@ class Edge:
     def release(self, type_name: str, set_id: bytes, crossing: int, *, suppressed: bool = False) -> None:
         """Write what evaluate writes when a set crosses."""
         key = key_of(type_name, set_id)
-        Statuses(self.dynamodb, "statuses").write(key, (crossing,), int(NOW) + 10**6)
+        cross(Statuses(self.dynamodb, "statuses"), key, (crossing,), int(NOW) + 10**6)
         if suppressed:
             self.dynamodb.update_item(
                 TableName="statuses",
@@ -298,7 +299,7 @@ class Edge:
     def complete(self, step: int) -> None:
         """Move every slot's horizon to a step, visible at once."""
         for slot in range(SLOTS):
-            Statuses(self.dynamodb, "statuses").move_horizon(slot, step, int(self.now))
+            move_horizon(Statuses(self.dynamodb, "statuses"), slot, step, int(self.now))
 
 
 def key_of(type_name: str, set_id: bytes) -> bytes:

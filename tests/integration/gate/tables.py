@@ -1,33 +1,33 @@
-"""The four tables of the template on an engine, with a record of every call."""
+"""The three tables and the bucket of the template on an engine, with a record of every call."""
 
 import itertools
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
 import boto3
+import numpy as np
 from moto.dynamodb.parsing.reserved_keywords import ReservedKeywords
 
 from kanon import aws
+from kanon.dynamo.transactions import all_or_none
 from kanon.dynamo.units import item_size
 from kanon.gate.mechanism.above_threshold import SetState
-from kanon.gate.mechanism.columns import States, step_column
-from kanon.gate.reading import Touched, touched
+from kanon.gate.mechanism.tape import SET_KEY_BYTES
+from kanon.gate.parts import Part, keys_of
 from kanon.gate.slots import Layouts
-from kanon.gate.stamps import put_stamps
-from kanon.gate.storage.control import Control
-from kanon.gate.storage.members import Members, Update
-from kanon.gate.storage.statuses import Statuses
-from kanon.gate.storage.step_log import Joins, StepLog, unpack_joins
+from kanon.gate.storage.aws.control import Control, Place
+from kanon.gate.storage.aws.parts import PartObjects
+from kanon.gate.storage.aws.statuses import Statuses
+from kanon.gate.storage.aws.step_joins import StepJoins
+from kanon.gate.storage.aws.step_log import Joins, StepLog, unpack_joins
 from kanon.local.engines import Emulator
-from kanon.local.partiql import read
 from kanon.local.source import ROOT
 from kanon.local.template import Template
 from tests.moto_engine import ENGINES, Moto
@@ -36,10 +36,11 @@ from tests.unit.examples import ONE_SLOT
 
 KEYS = {
     "StepLog": ("step_slot", "set_token"),
-    "Members": ("set_key",),
     "Statuses": ("set_key",),
     "Control": ("name",),
 }
+NUMBERS = {"small": 1, "one-sided": 2, "crossing": 3, "fledge": 4, "t": 5, "published": 6}
+"""The numbers of types of tests that read the log without Control."""
 RESERVED = frozenset(ReservedKeywords.get_reserved_keywords())
 _numbers = itertools.count(1)
 
@@ -55,11 +56,18 @@ class Call:
     @property
     def table(self) -> str:
         """The table's name in the template."""
-        if "Statements" in self.asked:
-            name = read(self.asked["Statements"][0]).table
+        return self.tables[0]
+
+    @property
+    def tables(self) -> list[str]:
+        """The names in the template of the table of each of its items; of the bucket, if it is a call to S3."""
+        if "Bucket" in self.asked:
+            return ["States"]
+        if "TransactItems" in self.asked:
+            names = [part["TableName"] for entry in self.asked["TransactItems"] for part in entry.values()]
         else:
-            name = self.asked["TableName"] if "TableName" in self.asked else next(iter(self.asked["RequestItems"]))
-        return str(name).rpartition("-")[2]
+            names = [self.asked["TableName"]] if "TableName" in self.asked else list(self.asked["RequestItems"])
+        return [str(name).rpartition("-")[2] for name in names]
 
     @property
     def puts(self) -> list[dict[str, Any]]:
@@ -69,8 +77,6 @@ class Call:
         if self.operation == "BatchWriteItem":
             (requests,) = self.asked["RequestItems"].values()
             return [request["PutRequest"]["Item"] for request in requests]
-        if self.operation == "BatchExecuteStatement":
-            return [read(statement).item for statement in self.asked["Statements"]]
         return []
 
     @property
@@ -82,8 +88,10 @@ class Call:
             case "BatchGetItem":
                 (wanted,) = self.asked["RequestItems"].values()
                 return len(wanted["Keys"])
-            case "BatchWriteItem" | "BatchExecuteStatement":
+            case "BatchWriteItem":
                 return len(self.puts)
+            case "TransactWriteItems":
+                return len(self.asked["TransactItems"])
             case _:
                 return 1
 
@@ -94,7 +102,9 @@ class Tables:
 
     running: "Running"
     client: Any
+    s3: Any
     names: Mapping[str, str]
+    bucket: str
     calls: list[Call] = field(default_factory=list)
     layouts: Layouts = ONE_SLOT
 
@@ -102,18 +112,36 @@ class Tables:
     def log(self) -> StepLog:
         return StepLog(self.client, self.names["StepLog"], self.layouts)
 
-    def touched(self, step: int, slot: int = 0, keep: int = 10_000, after: bytes | None = None) -> list[Touched]:
-        """The sets with rows in a step, as evaluation reads them."""
-        return list(touched(self.log, step, slot, keep, window=1, after=after))
+    def joined(self, step: int, slot: int = 0) -> dict[bytes, list[int]]:
+        """The tokens of each set with joins in a step, in the order of their keys, as evaluation reads them."""
+        with StepJoins(self.log, slot, NUMBERS) as joins:
+            found = joins.joins(step, bytes(SET_KEY_BYTES), None)
+        sets: dict[bytes, list[int]] = {}
+        for key, token, _ in found.tolist():
+            sets.setdefault(key.ljust(SET_KEY_BYTES, b"\0"), []).append(token)
+        return sets
 
-    def mark(self, slot: int, step: int) -> None:
-        """Give a slot its first mark, with the stamps that go before it."""
-        put_stamps(slot, step, self.members, self.statuses)
-        self.control.advance(slot, None, step)
+    def mark(self, slot: int, step: int, layout: int = 0) -> None:
+        """Give a slot its first mark."""
+        name, number = f"slot#{layout}#{slot}", {"N": str(step)}
+        item = {"name": {"S": name}, "run": {"N": "0"}, "evaluated_through": number}
+        self.other_client().put_item(TableName=self.names["Control"], Item=item)
 
-    @property
-    def members(self) -> Members:
-        return Members(self.client, self.names["Members"])
+    def parts(self, place: Place) -> PartObjects:
+        """The objects of a slot."""
+        return PartObjects(self.s3, self.bucket, place)
+
+    def stored(self, slot: int = 0, layout: int = 0) -> Part:
+        """The states of a slot, as its manifest names them."""
+        place = Place(layout, slot)
+        parts, manifest = self.parts(place), self.control.row(place).manifest
+        pieces = () if manifest is None else parts.list_of(manifest).pieces
+        return joined_parts([parts.read(piece) for piece in pieces])
+
+    def objects(self) -> list[str]:
+        """The names of all objects."""
+        pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket)
+        return [item["Key"] for page in pages for item in page.get("Contents", ())]
 
     @property
     def statuses(self) -> Statuses:
@@ -135,7 +163,7 @@ class Tables:
 
     def expire(self, now: float) -> int:
         """Delete what has expired, in every table."""
-        return sum(self.running.engine.expire(self.names[t], "ttl", now) for t in ("StepLog", "Members", "Statuses"))
+        return sum(self.running.engine.expire(self.names[t], "ttl", now) for t in ("StepLog", "Statuses"))
 
     def counted(self) -> Counter[str]:
         """Items read and written so far, by table and operation."""
@@ -160,6 +188,10 @@ class Running:
     def client(self) -> Any:
         """A client as the functions have it."""
         return self.session.client("dynamodb", config=aws.CONFIG)
+
+    def objects(self) -> Any:
+        """A client of S3."""
+        return self.session.client("s3", config=aws.OBJECTS.merge(aws.IN_PATH))
 
 
 @contextmanager
@@ -208,16 +240,18 @@ def fresh(running: Running) -> Tables:
             AttributeDefinitions=properties["AttributeDefinitions"],
             BillingMode="PAY_PER_REQUEST",
         )
-    tables = Tables(running, client, names)
+    s3, bucket = running.objects(), f"{prefix}-states"
+    s3.create_bucket(Bucket=bucket)
+    tables = Tables(running, client, s3, names, bucket)
     watch(tables)
     return tables
 
 
 def joins_of(item: dict[str, Any]) -> Iterator[tuple[str, bytes, int]]:
-    """Type, set key and token of every join in an item of StepLog, packed or not; a wake-up is none."""
+    """Type, set key and token of every join in an item of StepLog, packed or not."""
     if "joins" not in item:
         key = item["set_token"]["B"]
-        packed: Iterable[Joins] = [Joins(item["type"]["S"], len(key) - 32, key)] if len(key) > 32 else []
+        packed: Iterable[Joins] = [Joins(item["type"]["S"], len(key) - 32, key)]
     else:
         packed = unpack_joins(item["joins"]["B"])
     for type_name, token_bytes, entries in packed:
@@ -231,14 +265,15 @@ def watch(tables: Tables) -> None:
 
     def before(params: dict[str, Any], model: Any, context: dict[str, Any], **_: Any) -> None:
         context["asked"] = params
-        problem = refused_by_aws(model.name, params)
+        problem = None if "Bucket" in params else refused_by_aws(model.name, params)
         assert problem is None, f"{model.name}: {problem}"
 
     def after(model: Any, parsed: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
         tables.calls.append(Call(model.name, context["asked"], parsed))
 
-    tables.client.meta.events.register_first("before-parameter-build.dynamodb", before)
-    tables.client.meta.events.register_last("after-call.dynamodb", after)
+    for client, service in ((tables.client, "dynamodb"), (tables.s3, "s3")):
+        client.meta.events.register_first(f"before-parameter-build.{service}", before)
+        client.meta.events.register_last(f"after-call.{service}", after)
 
 
 def refused_by_aws(operation: str, asked: dict[str, Any]) -> str | None:
@@ -260,27 +295,19 @@ def refused_by_aws(operation: str, asked: dict[str, Any]) -> str | None:
         if any(not part for key in keys for part in key):
             return "an empty key"
         return "a batch with a key twice" if _repeats(keys) else None
-    if operation == "BatchExecuteStatement":
-        return _statements_refused(asked["Statements"])
+    if operation == "TransactWriteItems":
+        return _transaction_refused([part for entry in asked["TransactItems"] for part in entry.values()])
     if operation == "PutItem" and (problem := _item_refused(asked["Item"])):
         return problem
     return _expressions_refused(asked)
 
 
-def _statements_refused(statements: list[dict[str, Any]]) -> str | None:
-    if not 1 <= len(statements) <= 25:
-        return f"{len(statements)} statements in a batch"
-    writes = [read(statement) for statement in statements]
-    for statement, write in zip(statements, writes, strict=True):
-        if len(statement["Statement"]) > 8192:
-            return "a statement of more than 8192 characters"
-        if statement["Statement"].count("?") != len(statement["Parameters"]):
-            return "a statement with other parameters than it names"
-        if write.stored is not None and set(write.changed) & set(write.removed):
-            return "a statement that sets and removes an attribute"
-    if _repeats([write.item["set_key"]["B"] for write in writes]):
-        return "a batch with two statements for one key"
-    return next((problem for write in writes if (problem := _item_refused(write.item))), None)
+def _transaction_refused(parts: list[dict[str, Any]]) -> str | None:
+    if not 1 <= len(parts) <= 100:
+        return f"{len(parts)} writes in a transaction"
+    if _repeats([(part["TableName"], str(part.get("Key", part.get("Item")))) for part in parts]):
+        return "a transaction with two writes of one key"
+    return next((problem for part in parts if (problem := _expressions_refused(part))), None)
 
 
 def _item_refused(item: dict[str, Any]) -> str | None:
@@ -297,7 +324,7 @@ def _expressions_refused(asked: dict[str, Any]) -> str | None:
         if len(text.encode()) > 4096:
             return "an expression of more than 4 KB"
         words = re.findall(r"(?<![\w:#])[A-Za-z_]\w*", text)
-        keywords = {"SET", "REMOVE", "BETWEEN", "AND", "OR", "NOT", "attribute_not_exists", "attribute_exists"}
+        keywords = {"SET", "ADD", "REMOVE", "BETWEEN", "AND", "OR", "NOT", "attribute_not_exists", "attribute_exists"}
         reserved = {word for word in words if word.upper() in RESERVED and word not in keywords}
         if reserved:
             return f"reserved words {sorted(reserved)} in an expression"
@@ -308,45 +335,35 @@ def _expressions_refused(asked: dict[str, Any]) -> str | None:
     return None
 
 
+def joined_parts(parts: Sequence[Part]) -> Part:
+    """The parts of neighbouring ranges as one."""
+    columns = (np.concatenate([getattr(each, name.name) for each in parts]) for name in fields(Part))
+    return Part(*columns) if parts else Part.empty()
+
+
+def states_of(part: Part) -> dict[bytes, SetState]:
+    """The states of the sets of a part."""
+    return dict(zip(keys_of(part.keys), part.states().states(), strict=True))
+
+
 def _repeats(keys: list[Any]) -> bool:
     return len(set(keys)) < len(keys)
 
 
-def write(
-    members: Members,
-    set_key: bytes,
-    type_name: str,
-    state: SetState,
-    client_bits: int,
-    expires: int,
-    stored: int | None = None,
-) -> None:
-    """Write the state of a set whose stored state is that of step ``stored``, or unknown."""
-    write_all(members, type_name, {set_key: state}, client_bits, expires, stored)
+def cross(statuses: Statuses, set_key: bytes, crossings: tuple[int, ...], expires: int) -> None:
+    """Record a crossing, without a run to be checked."""
+    check = {
+        "TableName": statuses._table,
+        "Key": {"set_key": {"B": b"no set"}},
+        "ConditionExpression": "attribute_not_exists(newest)",
+    }
+    assert statuses.write({"ConditionCheck": check}, [(set_key, crossings, expires)])
 
 
-def write_all(
-    members: Members,
-    type_name: str,
-    states: Mapping[bytes, SetState],
-    client_bits: int,
-    expires: int,
-    stored: int | None = None,
-) -> None:
-    """Write the states of sets, all evaluated at one step, whose stored states are those of step ``stored``."""
-    (step,) = {state.evaluated for state in states.values()}
-    assert step is not None
-    columns, before = States.of(list(states.items())), step_column([stored] * len(states))
-    update = Update(type_name, client_bits, columns, before, [expires] * len(states))
-    with ThreadPoolExecutor(1) as writers:
-        members.write(step, [update], writers)
-
-
-def states_of(members: Members, set_keys: Iterable[bytes]) -> dict[bytes, SetState]:
-    """The states of the sets that have one."""
-    set_keys = list(set_keys)
-    found = zip(set_keys, members.read(set_keys).states(), strict=True)
-    return {set_key: state for set_key, state in found if state.evaluated is not None}
+def move_horizon(statuses: Statuses, slot: int, step: int, visible_from: int) -> None:
+    """Complete a step for a slot."""
+    moves = statuses.horizon_moves(slot, step, visible_from)
+    any(all_or_none(statuses._client, [move]) is None for move in moves)
 
 
 Left = Callable[[int, int], int]

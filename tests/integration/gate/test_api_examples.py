@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from kanon.gate.names import set_key
-from kanon.gate.storage.statuses import Statuses
+from kanon.gate.storage.aws.statuses import Statuses
 from kanon.keys import fetch_secret
 from kanon.local import Stack
+from tests.integration.gate.tables import cross, move_horizon
 from tests.paths import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "api.md"
@@ -28,8 +29,8 @@ def release(stack: Stack, set_id: bytes) -> None:
     environment = stack.functions["query"].environment
     pepper = fetch_secret(stack.session.client("secretsmanager"), "set-pepper", environment["KANON_SET_PEPPER_SECRET"])
     statuses = Statuses(stack.session.client("dynamodb"), environment["KANON_STATUSES_TABLE"])
-    statuses.write(set_key(pepper, "fledge", set_id), (STEP,), 2**31)
-    statuses.move_horizon(0, STEP, int(STEP_VISIBLE))
+    cross(statuses, set_key(pepper, "fledge", set_id), (STEP,), 2**31)
+    move_horizon(statuses, 0, STEP, int(STEP_VISIBLE))
 
 
 @pytest.mark.skipif(not all(map(shutil.which, ("bash", "curl", "openssl", "basenc"))), reason="needs curl and openssl")

@@ -10,7 +10,7 @@ import pytest
 
 from kanon.gate.names import client_token
 from kanon.gate.slots import Layout
-from kanon.gate.storage.step_log import partition
+from kanon.gate.storage.aws.step_log import partition
 from kanon.keys import Secret
 from tests.integration.gate.edge import CLIENT_KEY, NOW, PERIOD, SLOTS, Edge, base64url, key_of, slot_of_set
 from tests.integration.gate.tables import joins_of

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from kanon.cli.main import app
 from kanon.dynamo.tables import described
 from kanon.findings import Section, Verdict, moment
-from kanon.gate.storage.control import Control
+from kanon.gate.storage.aws.control import Control
 from kanon.local import Stack
 from kanon.local.source import ROOT
 from kanon.operate import doctor as module

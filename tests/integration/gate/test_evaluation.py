@@ -1,46 +1,39 @@
-"""Evaluation on real tables: the same answers after any failure of a worker, and no work for idle sets."""
+"""Evaluation on real tables and objects: the same answers after any failure of a worker, and little work."""
 
-import copy
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import count
 from typing import Any
 
 import pytest
-from moto.backends import get_backend
-from moto.dynamodb.models.dynamo_type import DynamoType
 
-from kanon.errors import (
-    ConfigurationError,
-    LeaseLostError,
-    ThrottledError,
-    TooFarBehindError,
-    UndecodableMembersError,
-)
-from kanon.gate import evaluation, reading
-from kanon.gate.evaluation import SECONDS_TO_STOP, Evaluation, NoiseKeys, Outcome
-from kanon.gate.fingerprints import retire
+from kanon.errors import ConfigurationError, LeaseLostError, TooFarBehindError, UndecodableMembersError
+from kanon.gate import deciding, evaluation
+from kanon.gate.deciding import NoiseKeys
+from kanon.gate.evaluation import SECONDS_TO_STOP, Evaluation, Outcome, Recorded
+from kanon.gate.fingerprints import RETIRED, recorded_names, retire
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.above_threshold import SetState, is_above
-from kanon.gate.mechanism.members import Member
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.searches import Searches
 from kanon.gate.mechanism.steps import end_of, first_step, instance_of, phase_of
-from kanon.gate.mechanism.tape import Tapes
-from kanon.gate.reading import Touched, read_sets
+from kanon.gate.mechanism.tape import LogGeneration, Tapes
+from kanon.gate.publishing import Horizon
 from kanon.gate.schedule import Schedule
-from kanon.gate.storage.members import to_item
-from kanon.gate.storage.statuses import Horizon
-from kanon.gate.storage.step_log import Row, StepLog, key_of
+from kanon.gate.slots import Layout, Layouts
+from kanon.gate.storage.aws.control import Place
+from kanon.gate.storage.aws.parts import run_of, step_of
+from kanon.gate.storage.aws.step_log import Row
+from kanon.gate.sweeping import Sweeping
 from kanon.gate.types import Type
 from kanon.keys import Secret
-from kanon.local.engines import ACCOUNT, REGION
 from kanon.noise.laws import two_sided
 from kanon.noise.words import NoiseKey
-from tests.integration.gate.tables import Running, Tables, fresh, leave_unprocessed, running, states_of, write
+from tests.integration.gate.tables import Running, Tables, fresh, running, states_of
 from tests.naive import Naive
-from tests.unit.examples import CROSSING, KEY, ONE_SIDED, SIXTEEN_SLOTS, SMALL, TWO_SLOTS, in_slot, set_key
+from tests.unit.examples import CROSSING, KEY, ONE_SIDED, PUBLISHED, SMALL, TWO_SLOTS, in_slot, set_key
 
 PERIOD = 3600
 DAY = 86_400
@@ -120,19 +113,31 @@ class Scenario:
                     tokens = [random_.randrange(12) for _ in range(size)]
                     self.join(name, tokens, step, ("one-sided", "crossing", "small")[n % 3])
 
-    def worker(self, log: Callable[..., StepLog] = StepLog, client: Any = None) -> Evaluation:
-        tables = self.tables if client is None else replace(self.tables, client=client)
+    def worker(self, tables: Tables | None = None, **options: Any) -> Evaluation:
+        tables = tables or self.tables
+
+        def check_control() -> Recorded:
+            retired = recorded_names(tables.control.recorded("evaluate"), RETIRED)
+            return Recorded(tables.control.type_numbers({*self.types, *retired}), frozenset(retired))
+
         return Evaluation(
             types=self.types,
+            numbers={},
+            retired=frozenset(),
             noise_keys=self.keys,
-            check_control=lambda: None,
+            check_control=check_control,
             deployment="deployment",
             schedule=self.schedule,
-            log=log(tables.client, tables.names["StepLog"], tables.layouts),
-            members=tables.members,
+            log=tables.log,
+            parts_of=tables.parts,
             statuses=tables.statuses,
             control=tables.control,
+            **options,
         )
+
+    def sweep(self, now: float) -> None:
+        control, layouts = self.tables.control, self.tables.layouts
+        Sweeping(control, self.tables.parts, layouts, self.schedule.publish_margin).sweep(now)
 
     def run(self, now: float, slot: int = 0, time_left: Callable[[], float] = forever, **options: Any) -> Outcome:
         return self.worker(**options).run(slot, "holder", lambda: now, time_left)
@@ -154,29 +159,45 @@ class Scenario:
         """The answer of the naive algorithm; steps must be queried in order."""
         return {name: self.naive[type_name].step(name, step) for name, type_name in self.type_of.items()}
 
-    def states(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """The stored states of the sets."""
-        members, statuses = (
-            [item for item in self.tables.items(name) if len(item["set_key"]["B"]) > 1]
-            for name in ("Members", "Statuses")
-        )
-        return members, statuses
+    def states(self) -> dict[bytes, SetState]:
+        """The stored states of the sets, of all slots of the newest layout."""
+        layout = self.tables.layouts.entries[-1]
+        slots = (self.tables.stored(slot, layout.from_step) for slot in range(layout.slots))
+        return {key: state for part in slots for key, state in states_of(part).items()}
+
+    def statuses(self) -> list[dict[str, Any]]:
+        """The stored crossings."""
+        return [item for item in self.tables.items("Statuses") if len(item["set_key"]["B"]) > 1]
+
+    def everything(self) -> tuple[dict[bytes, SetState], list[dict[str, Any]]]:
+        return self.states(), self.statuses()
 
     def mark(self, slot: int = 0) -> int | None:
-        (item,) = (i for i in self.tables.items("Control") if i["name"]["S"] == f"slot#{slot}")
-        return int(item["evaluated_through"]["N"]) if "evaluated_through" in item else None
+        return self.tables.control.mark_of(slot, self.tables.layouts)
 
     def horizon(self, slot: int = 0) -> Horizon | None:
         return self.tables.statuses.read((), [slot])[1].get(slot)
 
-    def put_mark_back(self, step: int, slot: int = 0) -> None:
-        """As if a worker had died before it moved the mark."""
+    def go_back(self, slot: int = 0) -> None:
+        """To the manifest before the newest one, as a recovery does."""
+        row = self.tables.control.row(Place(0, slot))
+        manifest = row.kept[-2]
         self.tables.other_client().update_item(
             TableName=self.tables.names["Control"],
-            Key={"name": {"S": f"slot#{slot}"}},
-            UpdateExpression="SET evaluated_through = :step",
-            ExpressionAttributeValues={":step": {"N": str(step)}},
+            Key={"name": {"S": f"slot#0#{slot}"}},
+            UpdateExpression="SET evaluated_through = :step, manifest = :name, kept = :kept ADD run :one",
+            ExpressionAttributeValues={
+                ":step": {"N": str(step_of(manifest))},
+                ":name": {"S": manifest},
+                ":kept": {"L": [{"S": name} for name in row.kept[:-1]]},
+                ":one": {"N": "1"},
+            },
         )
+
+    def seen(self, now: float, slot: int = 0) -> int | None:
+        """The step that a reader sees."""
+        horizon = self.horizon(slot)
+        return None if horizon is None else horizon.at(now)
 
 
 # The same answers
@@ -190,85 +211,141 @@ def test_every_answer_of_every_step_equals_the_reference_algorithm(scenario: Sce
         assert scenario.shown(step) == scenario.expected(step)
 
 
-@dataclass(frozen=True)
-class Hourly:
-    """The stored states if every step is evaluated in its hour: after the history, and after three days."""
-
-    after_history: Any
-    after_three_days: Any
-
-
 @pytest.fixture(scope="module")
-def hourly(moto: Running) -> Hourly:
+def hourly(moto: Running) -> Any:
+    """What is stored if every step is evaluated in its hour: after the history, and after three days."""
     scenario = Scenario(fresh(moto))
     scenario.start()
     scenario.join_history(seed=2, steps=15)
     scenario.run_hourly(range(START, START + 15))
-    after_history = scenario.states()
+    after_history = scenario.everything()
     scenario.run_hourly(range(START + 15, START + 72))
-    return Hourly(after_history, scenario.states())
+    return after_history, scenario.everything()
 
 
-def test_a_step_evaluated_twice_gives_the_same_answers(scenario: Scenario, hourly: Hourly) -> None:
+def test_a_step_evaluated_twice_gives_the_same_answers(scenario: Scenario, hourly: Any) -> None:
     scenario.start()
     scenario.join_history(seed=2, steps=15)
-    for step in range(START, START + 15):
+    scenario.run(closing(START))
+    for step in range(START + 1, START + 15):
         scenario.run(closing(step))
-        scenario.put_mark_back(step - 1)
-        scenario.tables.calls.clear()
+        before = scenario.everything()
+        scenario.go_back()
         assert scenario.run(closing(step)).steps == 1
-        puts = [item for call in scenario.tables.calls for item in call.puts]
-        assert [item["set_key"]["B"] for item in puts] == [b"\0"]  # what is done is skipped whole; the stamp is tried
-    assert scenario.states() == hourly.after_history
+        assert scenario.everything() == before
+    assert scenario.everything() == hourly[0]
 
 
-def test_after_three_days_without_evaluation_the_answers_are_exact_again(scenario: Scenario, hourly: Hourly) -> None:
-    scenario.start()
-    scenario.join_history(seed=2, steps=15)
-    outcome = scenario.run(closing(START + 71))
-    assert (outcome.steps, outcome.behind, scenario.mark()) == (72, 0, START + 71)
-    assert scenario.states() == hourly.after_three_days
-
-
-def test_the_order_of_the_sets_does_not_matter(
-    scenario: Scenario, hourly: Hourly, monkeypatch: pytest.MonkeyPatch
+def test_after_three_days_without_evaluation_every_reader_sees_exact_answers_until_the_slot_has_caught_up(
+    scenario: Scenario, hourly: Any
 ) -> None:
-    def backwards(*place: Any) -> Iterator[list[Touched]]:
-        return iter([chunk[::-1] for chunk in list(read_sets(*place))[::-1]])
-
     scenario.start()
     scenario.join_history(seed=2, steps=15)
-    monkeypatch.setattr(evaluation, "read_sets", backwards)
-    scenario.run_hourly(range(START, START + 15))
-    assert scenario.states() == hourly.after_history
+    exact = {step: scenario.expected(step) for step in range(START - 1, START + 72)}
+    assert scenario.run(closing(START)).steps == 1
+    for hour in range(30):
+        now = closing(START + 71 + hour)
+        scenario.run(now)
+        for moment in (now, now + SCHEDULE.publish_delay):
+            seen = scenario.seen(moment)
+            assert seen is not None
+            assert seen > START + 71 or scenario.shown(seen) == exact[seen]
+    assert scenario.mark() == START + 71 + 29
+    assert hourly[1] != hourly[0]
 
 
-def test_two_workers_on_the_same_steps_give_the_same_answers(scenario: Scenario) -> None:
-    """The second worker does everything just before the n-th call of the first one, for every n."""
-    steps, calls_of_the_first = 2, 10
-    scenario.tables.layouts = SIXTEEN_SLOTS
-    for n in range(calls_of_the_first):
-        scenario.start(slot=n)
-        for i, name in enumerate(in_slot(n, SIXTEEN_SLOTS, 4)):
-            for step in range(START, START + steps):
-                scenario.join(name, range(i, 2 * i + step - START + 3), step)
-    for n in range(calls_of_the_first):
-        second = scenario.worker(client=scenario.tables.other_client())
-        first = scenario.tables.running.client()
-        calls = iter(range(1000))
+def busy(scenario: Scenario) -> None:
+    """Two steps with joins and crossings, in several ranges and transactions."""
+    scenario.start()
+    for i, name in enumerate(NAMES):
+        scenario.join(name, range(i, 2 * i + 3), START)
+    scenario.join(NAMES[5], range(20, 24), START + 1)
 
-        def before_call(n: int = n, second: Evaluation = second, calls: Iterator[int] = calls, **_: Any) -> None:
-            if next(calls) == n + 1:  # the lease itself is the first call
-                later = closing(START + steps - 1) + SCHEDULE.lease + 1
-                assert second.run(n, "second", lambda: later, forever).steps == steps
 
-        first.meta.events.register("before-call.dynamodb", before_call)
-        with pytest.raises(LeaseLostError):
-            scenario.run(closing(START + steps - 1), slot=n, client=first)
-        assert next(calls) > n + 1
-        assert scenario.mark(n) == START + steps - 1
-    for step in range(START, START + steps):
-        assert scenario.shown(step) == scenario.expected(step)
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranges a step, and two crossings a transaction."""
+    monkeypatch.setattr(deciding, "MOST_JOINS_A_RANGE", 40)
+    monkeypatch.setattr(deciding, "MOST_PART_BYTES", 300)
+    monkeypatch.setattr(evaluation, "MOST_STATUSES", 2)
+
+
+def disturbed(tables: Tables, call: Callable[[], None], event: str = "before-call") -> Tables:
+    """The tables with clients of which every call does something before or after."""
+    other = replace(tables, client=tables.running.client(), s3=tables.running.objects())
+    for client in (other.client, other.s3):
+        client.meta.events.register(event, lambda **_: call())
+    return other
+
+
+@pytest.mark.usefixtures("small")
+def test_two_workers_on_the_same_steps_give_the_same_answers(new_scenario: Callable[..., Scenario]) -> None:
+    """The second worker does everything just before the n-th call of the first one, for every n; then all is swept."""
+    undisturbed = new_scenario()
+    busy(undisturbed)
+    undisturbed.run(closing(START + 1))
+    lost, later = 0, closing(START + 1) + SCHEDULE.lease + 1
+    for n in count(1):
+        scenario = new_scenario()
+        busy(scenario)
+        calls = count()
+
+        def second(n: int = n, calls: Iterator[int] = calls, scenario: Scenario = scenario) -> None:
+            if next(calls) == n:  # the lease itself is the first call
+                scenario.worker().run(0, "second", lambda: later, forever)
+                scenario.tables.control.lease(Place(0, 0), "third", later, later)
+                scenario.sweep(later)
+
+        first = scenario.worker(disturbed(scenario.tables, second))
+        try:
+            first.run(0, "first", lambda: closing(START + 1), forever)
+        except LeaseLostError:
+            lost += 1
+        assert scenario.mark() == START + 1
+        assert scenario.everything() == undisturbed.everything()
+        if next(calls) <= n:
+            break
+    assert lost > 10
+    for step in (START, START + 1):
+        assert undisturbed.shown(step) == undisturbed.expected(step)
+
+
+class DiedError(BaseException):
+    """The worker has died."""
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("after", [False, True])
+def test_a_worker_that_dies_at_any_call_leaves_nothing_wrong(
+    new_scenario: Callable[..., Scenario], *, after: bool
+) -> None:
+    undisturbed = new_scenario()
+    busy(undisturbed)
+    undisturbed.run(closing(START + 1))
+    later = closing(START + 1) + SCHEDULE.lease + 1
+    for n in count(1):
+        scenario = new_scenario()
+        busy(scenario)
+        calls = count()
+
+        def die(n: int = n, calls: Iterator[int] = calls) -> None:
+            if next(calls) >= n:
+                raise DiedError
+
+        first = scenario.worker(disturbed(scenario.tables, die, "after-call" if after else "before-call"))
+        try:
+            first.run(0, "first", lambda: closing(START + 1), forever)
+        except DiedError:
+            scenario.run(later)
+        else:
+            break
+        scenario.sweep(later)
+        assert scenario.mark() == START + 1
+        assert scenario.everything() == undisturbed.everything()
+        row, parts = scenario.tables.control.row(Place(0, 0)), scenario.tables.parts(Place(0, 0))
+        named = {*row.kept, *(piece.name for name in row.kept for piece in parts.list_of(name).pieces)}
+        assert named <= {*scenario.tables.objects()}
+        assert {name for name in scenario.tables.objects() if run_of(name) < row.run} <= named
 
 
 # Leases
@@ -278,10 +355,10 @@ def test_a_worker_does_not_evaluate_a_slot_that_another_one_leased(scenario: Sce
     scenario.start()
     scenario.join_history(seed=3, steps=1)
     now = closing(START)
-    scenario.tables.control.lease(0, "another", now - 10, now + 140)
-    before = scenario.tables.items("Control"), scenario.states()
+    scenario.tables.control.lease(Place(0, 0), "another", now - 10, now + 140)
+    before = scenario.tables.items("Control"), scenario.everything()
     assert scenario.run(now) == Outcome()
-    assert (scenario.tables.items("Control"), scenario.states()) == before
+    assert (scenario.tables.items("Control"), scenario.everything()) == before
     assert scenario.run(now + 141).steps == 1
 
 
@@ -294,18 +371,28 @@ def test_a_worker_that_finishes_releases_its_lease(scenario: Scenario) -> None:
 def test_a_worker_that_fails_releases_its_lease(scenario: Scenario) -> None:
     scenario.start()
     scenario.join(NAMES[0], range(9), START)
-    leave_unprocessed(scenario.tables, "BatchGetItem", lambda n, size: size if n <= 6 else 0)
-    with pytest.raises(ThrottledError):
-        scenario.run(closing(START))
+    calls = count()
+
+    def fail() -> None:
+        if next(calls) >= 6:
+            raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        scenario.worker(disturbed(scenario.tables, fail)).run(0, "first", lambda: closing(START), forever)
+    tables = replace(scenario.tables, s3=scenario.tables.running.objects())
+    tables.s3.meta.events.register("before-call", lambda **_: (_ for _ in ()).throw(ConnectionError()))
+    later = closing(START) + SCHEDULE.lease + 1
+    with pytest.raises(ConnectionError):
+        scenario.worker(tables).run(0, "second", lambda: later, forever)
     assert scenario.mark() == START - 1
-    assert scenario.run(closing(START)).steps == 1
+    assert scenario.run(later).steps == 1
 
 
 def test_each_slot_has_its_own_lease(scenario: Scenario) -> None:
     scenario.tables.layouts = TWO_SLOTS
     scenario.start(0)
     scenario.start(1)
-    scenario.tables.control.lease(0, "another", closing(START), closing(START) + 150)
+    scenario.tables.control.lease(Place(0, 0), "another", closing(START), closing(START) + 150)
     assert scenario.run(closing(START), slot=1).steps == 1
 
 
@@ -319,32 +406,38 @@ def test_a_step_is_not_read_before_it_is_closed(scenario: Scenario) -> None:
     assert scenario.run(end + SCHEDULE.grace).steps == 1
 
 
-def test_a_worker_short_of_time_leaves_the_remaining_steps_to_the_next_one(
-    new_scenario: Callable[..., Scenario], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("small")
+def test_a_worker_short_of_time_leaves_the_rest_to_the_next_one_which_decides_nothing_again(
+    new_scenario: Callable[..., Scenario],
 ) -> None:
-    chunk = 10
-    monkeypatch.setattr(reading, "SETS_A_CHUNK", chunk)
-    sets = [set_key(n) for n in range(2 * chunk + 5)]
-    worlds = []
-    for chunks, times in ((99, []), (1, [0.0]), (2, [SECONDS_TO_STOP - 1])):
+    """However often the time is read before it is short."""
+    worlds, decided = [], set()
+    for reads in (10**6, *range(1, 26, 3)):
         scenario = new_scenario()
-        scenario.start()
-        for name in sets:
-            scenario.join(name, range(5), START)
-        left = iter([forever()] * (1 + chunks) + times)  # the time is read once before the first chunk
-        outcome = scenario.run(closing(START), time_left=lambda left=left: next(left))  # type: ignore[misc]
-        if times:
-            done = chunk * chunks
-            assert (outcome.steps, outcome.sets, outcome.behind) == (0, done, 1)
-            assert scenario.mark() == START - 1
-            assert scenario.horizon() is None  # half a step is never shown
-            scenario.tables.calls.clear()
-            rest = scenario.run(closing(START))
-            assert (rest.steps, rest.sets, rest.behind) == (1, len(sets) - done, 0)
-            read = [call for call in scenario.tables.calls if call.operation == "Query"]
-            assert sum(call.items for call in read) == 5 * (len(sets) - done)
-        worlds.append(scenario)
-    assert worlds[0].states() == worlds[1].states() == worlds[2].states()
+        busy(scenario)
+        sets = workers = 0
+        while (scenario.mark() or 0) < START + 1:
+            left = iter([forever()] * reads)
+            outcome = scenario.run(closing(START + 1), time_left=lambda left=left: next(left, 0.0))  # type: ignore[misc]
+            sets, workers = sets + outcome.sets, workers + 1
+            assert outcome.behind == START + 1 - (scenario.mark() or 0)
+            if reads < 8 and workers > 2:
+                break  # too little for any range
+        else:
+            decided.add(sets)
+            worlds.append(scenario.everything())
+            assert workers > 1 or reads > 15
+    assert len(worlds) > 5
+    assert all(world == worlds[0] for world in worlds)
+    assert len(decided) == 1
+
+
+def test_half_a_step_is_never_shown(scenario: Scenario, small: None) -> None:
+    busy(scenario)
+    left = iter([forever()] * 6)
+    outcome = scenario.run(closing(START), time_left=lambda: next(left, SECONDS_TO_STOP - 1))
+    assert (outcome.steps, outcome.behind, scenario.mark(), scenario.horizon()) == (0, 1, START - 1, None)
+    assert scenario.tables.control.row(Place(0, 0)).progress is not None
 
 
 def test_a_worker_without_any_time_changes_nothing(scenario: Scenario) -> None:
@@ -352,7 +445,7 @@ def test_a_worker_without_any_time_changes_nothing(scenario: Scenario) -> None:
     scenario.join(NAMES[0], range(9), START)
     outcome = scenario.run(closing(START + 4), time_left=lambda: 0.0)
     assert outcome == Outcome(behind=5)
-    assert (scenario.mark(), scenario.states()) == (START - 1, ([], []))
+    assert (scenario.mark(), scenario.everything()) == (START - 1, ({}, []))
 
 
 def test_a_step_without_rows_takes_one_read(scenario: Scenario) -> None:
@@ -412,7 +505,7 @@ def test_an_evaluator_that_is_too_far_behind_stops_before_rows_expire(scenario: 
 # Errors that stop a slot, and errors that do not
 
 
-def test_the_sets_of_a_type_that_is_not_configured_stop_their_step_until_it_is_retired_then_they_are_skipped(
+def test_the_joins_of_a_type_that_is_not_configured_stop_their_step_until_it_is_retired_then_they_are_skipped(
     scenario: Scenario,
 ) -> None:
     scenario.start()
@@ -421,33 +514,49 @@ def test_the_sets_of_a_type_that_is_not_configured_stop_their_step_until_it_is_r
     for _ in range(2):
         with pytest.raises(ConfigurationError, match=r"joins of type 'new', .* with `kanon operate retire new`$"):
             scenario.run(closing(START))
-    assert (scenario.mark(), scenario.horizon(), scenario.states()) == (START - 1, None, ([], []))
+    assert (scenario.mark(), scenario.horizon(), scenario.everything()) == (START - 1, None, ({}, []))
     retire(scenario.tables.control, "new")
     outcome = scenario.run(closing(START))
-    assert (outcome.steps, outcome.sets, outcome.skipped) == (1, 1, 1)
-    assert [item["set_key"]["B"] for item in scenario.states()[0]] == [NAMES[0]]
+    assert (outcome.steps, outcome.sets, outcome.skipped) == (1, 1, 9)
+    assert list(scenario.states()) == [NAMES[0]]
 
 
-def test_members_that_cannot_be_read_stop_their_slot_and_no_other(scenario: Scenario) -> None:
+def test_a_version_without_a_type_whose_states_are_stored_stops_and_drops_none(scenario: Scenario) -> None:
+    scenario.start()
+    scenario.join_history(seed=3, steps=2)
+    scenario.run(closing(START + 1))
+    before = scenario.everything()
+    old = replace(scenario, types={"small": TYPES["small"]}, naive={})
+    with pytest.raises(ConfigurationError, match="type 'crossing' is no longer configured: put it back, or retire"):
+        old.run(closing(START + 19))
+    assert scenario.everything() == before
+    for name in ("crossing", "one-sided"):
+        retire(scenario.tables.control, name)
+    old.run(closing(START + 19))
+    assert {scenario.type_of[name] for name in scenario.states()} <= {"small"}
+
+
+def test_a_part_that_is_damaged_or_missing_stops_its_slot_and_no_other(scenario: Scenario) -> None:
     scenario.tables.layouts = TWO_SLOTS
     names = [*in_slot(0, TWO_SLOTS, 1), *in_slot(1, TWO_SLOTS, 1)]
     for slot, name in enumerate(names):
         scenario.start(slot)
-        scenario.join(name, range(9), START)
-    item = to_item(names[0], "small", SetState((), (), START - 1, None), 8, 2**31)
-    scenario.tables.other_client().put_item(
-        TableName=scenario.tables.names["Members"], Item={**item, "members": {"B": b"\x09"}}
-    )
-    for _ in range(2):
-        with pytest.raises(UndecodableMembersError):
-            scenario.run(closing(START), slot=0)
-    assert (scenario.mark(0), scenario.horizon(0)) == (START - 1, None)
-    assert scenario.tables.statuses.read(names[:1], ())[0] == {}
-    assert scenario.run(closing(START), slot=1).sets == 1
-    scenario.tables.other_client().delete_item(
-        TableName=scenario.tables.names["Members"], Key={"set_key": {"B": names[0]}}
-    )
-    assert scenario.run(closing(START), slot=0).sets == 1
+        scenario.join(name, range(3), START)
+        scenario.run(closing(START), slot=slot)
+        scenario.join(name, range(3, 9), START + 1)
+    (part,) = (name for name in scenario.tables.objects() if name.startswith("0/0/") and name.endswith(".part"))
+    s3, place = scenario.tables.running.objects(), {"Bucket": scenario.tables.bucket, "Key": part}
+    content = s3.get_object(**place)["Body"].read()
+    s3.put_object(**place, Body=content[:-1] + b"\1")
+    with pytest.raises(UndecodableMembersError, match="is not the one that was written"):
+        scenario.run(closing(START + 1), slot=0)
+    s3.delete_object(**place)
+    with pytest.raises(UndecodableMembersError, match="is missing from the bucket of states"):
+        scenario.run(closing(START + 1), slot=0)
+    assert scenario.mark(0) == START
+    assert scenario.run(closing(START + 1), slot=1).sets == 1
+    s3.put_object(**place, Body=content)
+    assert scenario.run(closing(START + 1), slot=0).sets == 1
 
 
 def test_an_instance_without_its_noise_key_is_not_evaluated_with_another_key(
@@ -487,49 +596,42 @@ def test_an_instance_uses_the_key_of_its_first_step(new_scenario: Callable[..., 
     assert different  # so the example tells the keys apart
 
 
-# Wake-ups and horizons
+# Order of writes, and horizons
 
 
-def test_a_wake_up_is_left_out_only_if_the_stored_members_name_it_already(scenario: Scenario) -> None:
-    scenario.start()
-    scenario.join_history(seed=4, steps=8)
-    compared = 0
-    for step in range(START, START + 20):
-        scenario.run(closing(step))
-        rows = {(item["step_slot"]["B"], item["set_token"]["B"]) for item in scenario.tables.items("StepLog")}
-        for item in scenario.states()[0]:
-            if "wake_up" in item and int(item["wake_up"]["N"]) > step:
-                wake_up = Row(int(item["wake_up"]["N"]), item["set_key"]["B"], None, "small", 0)
-                assert key_of(scenario.tables.log.item(wake_up)) in rows
-                compared += 1
-    assert compared
-
-
-def test_wake_ups_come_first_then_statuses_then_members_then_the_horizon_then_the_mark(scenario: Scenario) -> None:
+def test_parts_come_first_then_the_record_then_the_crossings_then_the_commit(scenario: Scenario) -> None:
     scenario.start()
     for name in NAMES:
         scenario.join(name, range(9), START)
     scenario.tables.calls.clear()
     scenario.run(closing(START))
     written = [
-        (call.table, len(call.asked.get("Key", {}).get("set_key", {"B": b""})["B"]))
+        (call.operation, sorted(set(call.tables)))
         for call in scenario.tables.calls
-        if call.operation not in ("Query", "BatchGetItem")
+        if call.operation not in ("Query", "GetItem", "GetObject")
     ]
-    order = [
-        ("Control", 0),
-        ("Statuses", 1),  # compares the stamp
-        ("StepLog", 0),
-        ("Statuses", 32),
-        ("Members", 0),
-        ("Statuses", 1),
-        ("Members", 0),  # the stamp
-        ("Control", 0),
+    assert written == [
+        ("UpdateItem", ["Control"]),  # the lease
+        ("UpdateItem", ["Control"]),  # the numbers of the types
+        ("PutObject", ["States"]),
+        ("PutObject", ["States"]),
+        ("UpdateItem", ["Control"]),  # the record
+        ("TransactWriteItems", ["Control", "Statuses"]),  # the crossings
+        ("TransactWriteItems", ["Control", "Statuses"]),  # refused: the slot has no horizon yet
+        ("TransactWriteItems", ["Control", "Statuses"]),
     ]
-    places = [place for n, place in enumerate(written) if n == 0 or written[n - 1] != place]
-    assert places == order
-    puts = [item for call in scenario.tables.calls for item in call.puts if call.table == "Members"]
-    assert [len(item["set_key"]["B"]) for item in puts] == [32] * len(NAMES) + [1]
+
+
+def test_a_step_without_crossings_takes_two_objects_and_three_writes(scenario: Scenario) -> None:
+    scenario.start()
+    scenario.run(closing(START - 1))
+    for step in (START, START + 1):
+        scenario.join(NAMES[0], [step - START], step)
+        scenario.tables.calls.clear()
+        scenario.run(closing(step))
+    operations = [call.operation for call in scenario.tables.calls]
+    assert [operations.count(name) for name in ("PutObject", "UpdateItem", "TransactWriteItems")] == [2, 1, 1]
+    assert operations.count("GetItem") == 2  # the recorded values, the numbers of the types
 
 
 def test_a_step_in_time_is_shown_at_its_tick(scenario: Scenario) -> None:
@@ -549,12 +651,18 @@ def test_a_step_too_late_for_its_tick_is_shown_at_the_next_one_and_counted_late(
     assert outcome.late == PERIOD
 
 
-def test_steps_caught_up_are_shown_together(scenario: Scenario) -> None:
+def test_steps_caught_up_are_shown_together_as_many_as_the_oldest_crossing_that_is_visible_allows(
+    scenario: Scenario,
+) -> None:
     scenario.start()
     scenario.run(closing(START))
-    scenario.run(closing(START + 50))
+    now = closing(START + 50)
+    outcome = scenario.run(now)
     tick = end_of(START + 50, PERIOD) + SCHEDULE.publish_delay
-    assert scenario.horizon() == Horizon(START + 50, tick, START, tick - 50 * PERIOD)
+    ahead = min(TYPES["one-sided"].parameters.window, SMALL.window, 8)
+    assert (outcome.steps, outcome.behind) == (ahead, 0)  # the rest waits for the tick, and no message is sent for it
+    assert scenario.horizon() == Horizon(START + ahead, tick, START, tick - 50 * PERIOD)
+    assert scenario.run(tick + SCHEDULE.publish_margin).steps == ahead
 
 
 # Lifetimes of rows (rule 9)
@@ -571,38 +679,22 @@ def test_a_join_expires_one_outage_allowance_after_the_end_of_its_step(scenario:
     assert item["ttl"] == {"N": str(end_of(START, PERIOD) + SCHEDULE.outage_allowance)}
 
 
-@pytest.mark.parametrize("late", [0, 40])
-def test_rows_do_not_expire_while_an_answer_needs_them(scenario: Scenario, late: int) -> None:
+def test_crossings_do_not_expire_while_an_answer_needs_them(scenario: Scenario) -> None:
     scenario.start()
     scenario.join_history(seed=5, steps=12)
-    scenario.run(closing(START + 11 + late))
-    allowance = SCHEDULE.outage_allowance
+    scenario.run_hourly(range(START, START + 12))
 
     def last_needed(item: dict[str, Any]) -> int:
         p = scenario.types[scenario.type_of[item["set_key"]["B"]]].parameters
         newest = int(item["crossings"]["L"][-1]["N"])
         if p.restart is not None:
-            return newest + p.restart.epoch + 2 * p.restart.hold
+            return newest + p.restart.epoch + p.restart.hold
         phase = phase_of(item["set_key"]["B"], p.window, p.phase)
         return first_step(instance_of(newest, phase, p.window) + 1, phase, p.window) - 1
 
-    members, _ = scenario.states()
-    states = states_of(scenario.tables.members, (item["set_key"]["B"] for item in members))
-    assert members
-    for item in members:
-        state, p = states[item["set_key"]["B"]], scenario.types[item["type"]["S"]].parameters
-        needed = [int(item["evaluated"]["N"])]
-        needed += [max(member.last for member in state.members) + p.window] if state.members else []
-        needed += [last_needed(item)] if state.crossings else []
-        needed += [state.wake_up] if state.wake_up is not None else []
-        assert item["ttl"] == {"N": str(end_of(max(needed), PERIOD) + allowance)}
-    statuses = [item for item in scenario.tables.items("Statuses") if len(item["set_key"]["B"]) == 32]
-    assert statuses
-    for item in statuses:
-        assert item["ttl"] == {"N": str(end_of(last_needed(item), PERIOD) + allowance)}
-    for item in scenario.tables.items("StepLog"):
-        step = int.from_bytes(item["step_slot"]["B"][:8], "big", signed=True)
-        assert item["ttl"] == {"N": str(end_of(step, PERIOD) + allowance)}
+    assert scenario.statuses()
+    for item in scenario.statuses():
+        assert item["ttl"] == {"N": str(end_of(last_needed(item), PERIOD) + SCHEDULE.outage_allowance)}
     (horizon,) = (item for item in scenario.tables.items("Statuses") if len(item["set_key"]["B"]) == 1)
     assert "ttl" not in horizon
 
@@ -628,58 +720,32 @@ def test_expired_rows_that_are_not_yet_deleted_change_no_answer(
         kept.run(closing(step))
         assert swept.shown(step) == kept.shown(step) == kept.expected(step)
     assert deleted > 50
-    assert len(swept.tables.items("Members")) < len(kept.tables.items("Members"))
+    assert swept.states() == kept.states()
 
 
-# Idle sets take no work
+# Little work
 
 
-def _put_idle_sets(tables: Tables, count: int) -> None:
-    """Sets that nobody joins: their members, and of every hundredth a wake-up in some later step.
-
-    One of each is written; the others are copied inside moto, where a write takes 0.3 ms.
-    """
-    state = SetState(tuple(Member(token, START - 2) for token in range(3)), (), START - 1, START + 1)
-    write(tables.members, set_key("idle"), "small", state, 8, 2**31)
-    tables.log.put(Row(START + 1, set_key("idle"), None, "small", 2**31))
-    dynamodb = get_backend("dynamodb")[ACCOUNT][REGION]
-    members, log = (dynamodb.tables[tables.names[name]].items for name in ("Members", "StepLog"))
-    (example,) = (item for item in members.values() if "members" in item.attrs)
-    ((_, rows),) = log.items()
-    ((_, wake_up),) = rows.items()
-    for n in range(count - 1):
-        name = DynamoType({"B": n.to_bytes(32, "big")})
-        members[name] = _copied(example, hash_key=name, attrs={**example.attrs, "set_key": name})
-        if n % 100 == 0:
-            rows[name] = _copied(wake_up, range_key=name, attrs={**wake_up.attrs, "set_token": name})
-
-
-def _copied(item: Any, **changes: Any) -> Any:
-    other = copy.copy(item)
-    vars(other).update(changes)
-    return other
-
-
-def test_a_step_reads_and_writes_the_same_items_with_a_thousand_or_a_hundred_thousand_idle_sets(
-    new_scenario: Callable[..., Scenario],
+@pytest.mark.usefixtures("small")
+def test_parts_in_which_nothing_happens_are_neither_read_nor_put(
+    new_scenario: Callable[..., Scenario], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counts = []
-    for idle in (1_000, 100_000):
-        scenario = new_scenario()
-        scenario.start()
-        _put_idle_sets(scenario.tables, idle)
-        assert len(states_of(scenario.tables.members, (n.to_bytes(32, "big") for n in range(50)))) == 50
-        assert sum(1 for _ in scenario.tables.touched(START + 1, keep=1)) > idle // 100
-        for n, name in enumerate(NAMES):
-            scenario.join(name, range(n), START)
-        scenario.tables.calls.clear()
-        assert scenario.run(closing(START)).sets == len(NAMES) - 1
-        counts.append(scenario.tables.counted())
-    assert counts[0] == counts[1]
-    assert counts[0]["StepLog Query items"] == sum(range(len(NAMES)))
-    assert counts[0]["Members BatchGetItem items"] == len(NAMES) - 1 + 1  # and the stamp
-    assert counts[0]["Members BatchExecuteStatement items"] == len(NAMES) - 1
-    assert counts[0]["Members PutItem items"] == 1
+    scenario = new_scenario(types={"small": Type("small", PUBLISHED, None)})
+    scenario.start()
+    for n in range(60):
+        scenario.join(set_key(n), [1], START)
+    scenario.run(closing(START))
+    parts = [name for name in scenario.tables.objects() if name.endswith(".part")]
+    assert len(parts) > 8
+    monkeypatch.setattr(deciding, "MOST_PART_BYTES", 10_000)
+    scenario.join(set_key(7), [2], START + 1)
+    scenario.tables.calls.clear()
+    scenario.run(closing(START + 1))
+    operations = [call.operation for call in scenario.tables.calls]
+    assert (operations.count("GetObject"), operations.count("PutObject")) == (
+        2,
+        3,
+    )  # a part, its record, the manifest
 
 
 def test_a_set_with_many_clients_keeps_at_most_its_bound_of_members(new_scenario: Callable[..., Scenario]) -> None:
@@ -690,6 +756,113 @@ def test_a_set_with_many_clients_keeps_at_most_its_bound_of_members(new_scenario
     for step in range(START, START + 3):
         scenario.join(NAMES[0], range(500 * (step - START), 500 * (step - START) + 500), step)
     scenario.run_hourly(range(START, START + 3))
-    ((_, state),) = states_of(scenario.tables.members, NAMES[:1]).items()
+    ((_, state),) = scenario.states().items()
     assert len(state.members) == bounded.members_kept == 10
     assert {member.last for member in state.members} == {START + 2}
+
+
+# Manifests and sweeps
+
+
+def test_the_last_three_manifests_and_one_a_day_are_kept_with_their_parts(
+    new_scenario: Callable[..., Scenario],
+) -> None:
+    scenario = new_scenario(schedule=replace(SCHEDULE, outage_allowance=2 * DAY))
+    scenario.start()
+    for step in range(START, START + 96):
+        scenario.join(NAMES[step % 3], [step % 200], step)
+        scenario.run(closing(step))
+        if step % 7 == 0:
+            scenario.sweep(closing(step))
+    row = scenario.tables.control.row(Place(0, 0))
+    steps = [step_of(name) for name in row.kept]
+    assert steps[-3:] == [START + 93, START + 94, START + 95]
+    assert len({step // 24 for step in steps[:-3]}) == len(steps) - 3 == 2
+    parts = scenario.tables.parts(Place(0, 0))
+    for name in row.kept:
+        listed = parts.list_of(name)
+        assert listed.end is None
+        for piece in listed.pieces:
+            parts.read(piece)
+    assert len(scenario.tables.objects()) < 2 * len(row.kept) + 16
+
+
+# Changes of slots
+
+
+def slots_at(*entries: tuple[int, int]) -> Layouts:
+    return Layouts(tuple(Layout(slots, step, 1) for slots, step in entries), late=7 * 24)
+
+
+def run_all(scenario: Scenario, now: float) -> list[int]:
+    """Evaluate every slot, and those that may continue then."""
+    waiting, order = list(scenario.tables.layouts.slots), []
+    while waiting:
+        slot = waiting.pop(0)
+        outcome = scenario.run(now, slot)
+        order.append(slot)
+        waiting += [each for each in outcome.following if each not in waiting]
+    return order
+
+
+def test_the_answers_stay_exact_when_slots_change_and_old_slots_are_retired(scenario: Scenario) -> None:
+    scenario.tables.layouts = slots_at((1, 0), (4, START + 4), (2, START + 8))
+    scenario.start()
+    scenario.join_history(seed=7, steps=14)
+    for step in range(START, START + 20):
+        run_all(scenario, closing(step))
+        assert scenario.shown(step) == scenario.expected(step)
+        scenario.sweep(closing(step))
+    retired = {place for place, row in scenario.tables.control.rows() if row.retired}
+    assert retired == {(0, 0), *((START + 4, slot) for slot in range(4))}
+    assert {name.split("/")[0] for name in scenario.tables.objects()} == {str(START + 8)}
+
+
+@pytest.mark.parametrize("before", [1, 2])
+def test_a_slot_waits_for_all_slots_from_which_it_continues(scenario: Scenario, before: int) -> None:
+    scenario.tables.layouts = slots_at((2, 0), (1, START + 1))
+    for slot in range(2):
+        scenario.start(slot)
+        scenario.join(in_slot(slot, TWO_SLOTS, 1)[0], range(9), START)
+    now = closing(START + 2)
+    for slot in range(before):
+        outcome = scenario.run(now, slot)
+        assert (outcome.steps, outcome.following) == (1, range(1))
+    row = scenario.tables.control.row(Place(START + 1, 0))
+    assert row.evaluated_through is None
+    outcome = scenario.run(now, 0)
+    assert outcome.steps == (2 if before == 2 else 0)
+    scenario.sweep(now)
+    assert bool(scenario.states()) == (before == 2)
+
+
+def test_slots_whose_predecessors_are_no_longer_listed_do_not_begin(scenario: Scenario) -> None:
+    scenario.tables.layouts = slots_at((2, START))
+    worker = scenario.worker()
+    check = worker.check_control
+    worker.check_control = lambda: check()._replace(removed=True)
+    with pytest.raises(ConfigurationError, match=f"the slots that begin at step {START} continue those of an entry"):
+        worker.run(0, "holder", lambda: closing(START + 7 * 24), forever)
+
+
+# Log generations
+
+
+def test_a_log_generation_decides_every_set_again_and_keeps_what_is_true(
+    new_scenario: Callable[..., Scenario],
+) -> None:
+    scenario = new_scenario()
+    scenario.start()
+    scenario.join_history(seed=8, steps=16)
+    begun = LogGeneration("log-2", START + 9)
+    for step in range(START, START + 40):
+        generation = begun if step >= begun.from_step else None
+        if step == begun.from_step:
+            for name, naive in scenario.naive.items():
+                parameters = TYPES[name].parameters
+                naive.begin_generation(Tapes(KEY, "deployment", name, parameters, generation=begun), step)
+        assert scenario.worker(generation=generation).run(0, "w", lambda s=step: closing(s), forever).steps == 1  # type: ignore[misc]
+        assert scenario.shown(step) == scenario.expected(step)
+    late = scenario.worker(generation=LogGeneration("log-3", START + 60))
+    with pytest.raises(ConfigurationError, match="was not started in every slot"):
+        late.run(0, "w", lambda: closing(START + 61), forever)

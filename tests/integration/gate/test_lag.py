@@ -48,11 +48,11 @@ def told(stack: Stack) -> dict[str, list[float]]:
     return {name: sorted(metrics(stack, name)[before[name] :]) for name in LAG}
 
 
-def spoil_members(stack: Stack) -> None:
-    """Let one set's item be of no known format: its slot stops."""
-    client, table = stack.session.client("dynamodb"), stack.storage.tables["Members"]
-    item = next(item for item in client.scan(TableName=table)["Items"] if "members" in item)
-    client.put_item(TableName=table, Item={**item, "members": {"B": b"\x02"}})
+def spoil_parts(stack: Stack) -> None:
+    """Let the parts of one slot be of no known format: it stops."""
+    client, bucket = stack.session.client("s3"), stack.storage.buckets["States"]
+    for item in client.list_objects_v2(Bucket=bucket, Prefix="0/0/")["Contents"]:
+        client.put_object(Bucket=bucket, Key=item["Key"], Body=b"\x02")
 
 
 def test_each_slot_reports_once_per_step_that_it_is_on_time(stack: Stack) -> None:
@@ -61,7 +61,7 @@ def test_each_slot_reports_once_per_step_that_it_is_on_time(stack: Stack) -> Non
 
 
 def test_a_stopped_slot_is_reported_as_behind_and_late_while_the_others_are_on_time(stack: Stack) -> None:
-    spoil_members(stack)
+    spoil_parts(stack)
     join(stack)
     in_time = [0.0] * (SLOTS - 1)
     assert told(stack) == {"StepsBehind": [*in_time, 0], "PublishLag": in_time}  # its tick is yet to come

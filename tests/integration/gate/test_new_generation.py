@@ -16,7 +16,7 @@ from kanon.gate.mechanism.members import Member
 from kanon.gate.schedule import Schedule
 from kanon.gate.settings import LogGenerationEntry, NoiseKeyEntry
 from kanon.gate.slots import Layouts
-from kanon.gate.storage.step_log import Row, partition
+from kanon.gate.storage.aws.step_log import Row, partition
 from kanon.gate.types import Type
 from kanon.operate import generation
 from kanon.operate.changes import ChangeRefusedError

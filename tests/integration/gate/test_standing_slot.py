@@ -15,7 +15,7 @@ from kanon.gate.mechanism.steps import end_of
 from kanon.gate.names import set_key
 from kanon.gate.publishing import clock_step
 from kanon.gate.querying import Querying
-from kanon.gate.storage.statuses import Statuses
+from kanon.gate.storage.aws.statuses import Statuses
 from kanon.gate.types import Type
 from kanon.keys import Secret
 from tests.integration.gate.tables import Running, fresh, running

@@ -19,9 +19,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-import kanon.gate.evaluation
+import kanon.gate.merging
 from kanon.client import encoded
-from kanon.gate.evaluation import Evaluation, NoiseKeys
+from kanon.gate.deciding import NoiseKeys
+from kanon.gate.evaluation import Evaluation, Recorded
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.columns import States
@@ -33,7 +34,6 @@ from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.names import set_key
 from kanon.gate.querying import Querying
 from kanon.gate.schedule import Schedule
-from kanon.gate.stamps import put_stamps
 from kanon.gate.types import Type
 from kanon.keys import Secret
 from kanon.local import Stack
@@ -86,7 +86,7 @@ class Recording:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Record every word of noise read, and every decision, of whatever runs in this process."""
-        read, decide = Tapes.words, kanon.gate.evaluation.evaluate_columns
+        read, decide = Tapes.words, kanon.gate.merging.evaluate_columns
 
         def words(tapes: Tapes, key: bytes, place: int, count: int, page: int = 0) -> bytes:
             tape = read(tapes, key, place, count, page)
@@ -106,11 +106,11 @@ class Recording:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Tapes, "words", words)
-            patch.setattr(kanon.gate.evaluation, "evaluate_columns", evaluate_columns)
+            patch.setattr(kanon.gate.merging, "evaluate_columns", evaluate_columns)
             yield
 
     def read_log(self, items: list[dict[str, Any]]) -> None:
-        """Take the rows of StepLog; wake-ups are none of its joins."""
+        """Take the rows of StepLog."""
         for item in items:
             step = int.from_bytes(item["step_slot"]["B"][:8], "big")
             for _, key, token in joins_of(item):
@@ -140,12 +140,12 @@ def record(moto: Running, types: dict[str, Type], events: Sequence[Event], steps
     schedule = Schedule(period, 120, 150, 1800, 60, 400 * DAY)
     joining = Joining(types, PEPPER, CLIENT_KEY, tables.log, period, schedule.outage_allowance)
     evaluation = Evaluation(
-        types, NoiseKeys(((0, KEY),)), "deployment", schedule,
-        tables.log, tables.members, tables.statuses, tables.control, lambda: None,
+        types, {}, frozenset(), NoiseKeys(((0, KEY),)), "deployment", schedule,
+        tables.log, tables.parts, tables.statuses, tables.control,
+        lambda: Recorded(tables.control.type_numbers(types), frozenset()),
     )  # fmt: skip
     querying = Querying(types, PEPPER, tables.statuses, period, tables.layouts, schedule.publish_delay, 24)
-    put_stamps(0, steps.start - 1, tables.members, tables.statuses)
-    tables.control.advance(0, None, steps.start - 1)
+    tables.mark(0, steps.start - 1)
     sets = sorted({(event.type_name, event.set_id) for event in events})
     keys = [set_key(PEPPER, *name) for name in sets]
     recording = Recording()
@@ -306,7 +306,7 @@ def serve(log: Sequence[Event], types: dict[str, dict[str, Any]], steps: range) 
         pepper = Secret.derived("set-pepper", stack.storage.secrets["SetPepper"])
         stack.session.client("dynamodb").update_item(  # nothing is left to evaluate before the first step
             TableName=stack.storage.tables["Control"],
-            Key={"name": {"S": "slot#0"}},
+            Key={"name": {"S": "slot#0#0"}},
             UpdateExpression="SET evaluated_through = :before",
             ExpressionAttributeValues={":before": {"N": str(steps.start - 1)}},
         )

@@ -11,8 +11,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from kanon import clock
-from kanon.dynamo.statements import PASSING
-from kanon.dynamo.transactions import all_or_none
+from kanon.dynamo.transactions import PASSING, all_or_none
 from kanon.errors import ThrottledError
 from kanon.reports.job import Amount
 from kanon.reports.service.committing import CommitOutcome, exhausted

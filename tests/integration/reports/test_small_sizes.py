@@ -56,7 +56,6 @@ LIMITS = {
 """What is beyond is refused, or left out of an answer that says so."""
 OTHERS = {
     "dynamo.batches": {"WRITES_A_CALL"},  # reports put no batches
-    "dynamo.statements": {"STATEMENTS_A_CALL"},
     "dynamo.units": {"READ_UNIT", "WRITE_UNIT"},
     "reports.job": {"DELTA_STEPS", "EPSILON_STEPS", "RECOMMENDED", "SAMPLER_BITS"},
     "reports.histogram": {"RUNS", "SLOT_BYTES"},  # RUNS: one for each hexadecimal digit

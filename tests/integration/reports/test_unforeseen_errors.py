@@ -11,6 +11,7 @@ import pytest
 
 from kanon import clock
 from kanon.gate.evaluation import Evaluation
+from kanon.gate.sweeping import Sweeping
 from kanon.http import edge
 from kanon.local import Stack
 from kanon.local.functions import FunctionError
@@ -34,6 +35,7 @@ CASES: list[tuple[str, Any, str, dict[str, Any]]] = [
     *((name, edge, "readable", POST) for name in ("join", "query", "collect", "jobs")),
     ("evaluate", clock, "now", SCHEDULED),
     ("evaluate", Evaluation, "run", message(slot=0)),
+    ("sweep", Sweeping, "sweep", SCHEDULED),
     ("decrypt", Shards, "run", message(job="j", stage="map", shard=0)),
     ("aggregate", ReportJobs, "unfinished", SCHEDULED),
     ("aggregate", Stages, "run", message(job="j")),

@@ -228,7 +228,6 @@ def test_a_type_is_retired(at: Callable[[float], None]) -> None:
         (["operate", "retire", "a", "--data", "d", "--yes"], "d holds no deployment: check --data"),
         (["operate", "suppress", "a/YQ", "--data", "d", "--yes"], "d holds no deployment: check --data"),
         (["operate", "suppress", "a/YQ", "--data", "d", "--stack", "s"], "give --stack, --url or --data, one of them"),
-        (["operate", "replay", "--data", "d", "--members", "t"], "--members is for a stack, not for --data"),
     ],
 )
 def test_what_cannot_be_done_is_refused_in_one_line(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kanon.errors import ConfigurationError, UndecodableMembersError
-from kanon.gate import segments
+from kanon.gate import deciding
 from kanon.gate.storage.disk.control import ControlFile
 from kanon.serving import backup as backing
 from kanon.serving.backup import backup
@@ -25,8 +25,8 @@ NOW = (FIRST + 30) * PERIOD
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "MOST_PART_BYTES", 400)
-    monkeypatch.setattr(segments, "MOST_JOINS_A_RANGE", 2)
+    monkeypatch.setattr(deciding, "MOST_PART_BYTES", 400)
+    monkeypatch.setattr(deciding, "MOST_JOINS_A_RANGE", 2)
 
 
 QUIET = range(FIRST + 5, FIRST + 9)

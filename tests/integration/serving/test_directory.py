@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kanon.errors import ConfigurationError
-from kanon.gate import segments
+from kanon.gate import deciding
 from kanon.gate.joining import Join
 from kanon.gate.names import client_token, set_key
 from kanon.gate.storage.disk.control import MOST_TYPES, ControlFile
@@ -43,8 +43,8 @@ def end(step: int) -> float:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts are split, and joins read in ranges, although there are few."""
-    monkeypatch.setattr(segments, "MOST_PART_BYTES", 400)
-    monkeypatch.setattr(segments, "MOST_JOINS_A_RANGE", 2)
+    monkeypatch.setattr(deciding, "MOST_PART_BYTES", 400)
+    monkeypatch.setattr(deciding, "MOST_JOINS_A_RANGE", 2)
 
 
 class Oracle:

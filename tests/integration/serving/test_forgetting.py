@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kanon.gate import segments
+from kanon.gate import deciding
 from kanon.gate.names import client_token
 from kanon.gate.parts import Part, decode
 from kanon.gate.storage.disk.control import ControlFile
@@ -22,7 +22,7 @@ WHO = "who"
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "MOST_PART_BYTES", 400)
+    monkeypatch.setattr(deciding, "MOST_PART_BYTES", 400)
 
 
 def filled(path: Path, seed: int) -> None:

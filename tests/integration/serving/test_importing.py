@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kanon.errors import ConfigurationError
-from kanon.gate import segments
+from kanon.gate import deciding
 from kanon.joinlog.numbered import JoinBatch
 from kanon.serving.arrivals import Arrivals
 from kanon.serving.directory import IMPORTING
@@ -18,8 +18,8 @@ from tests.integration.serving.own_joins import FIRST, PERIOD, SETS, Oracle, Row
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "MOST_PART_BYTES", 400)
-    monkeypatch.setattr(segments, "MOST_JOINS_A_RANGE", 2)
+    monkeypatch.setattr(deciding, "MOST_PART_BYTES", 400)
+    monkeypatch.setattr(deciding, "MOST_JOINS_A_RANGE", 2)
 
 
 def past(rng: random.Random) -> list[Row]:

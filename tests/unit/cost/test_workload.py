@@ -23,7 +23,7 @@ from kanon.cost.workload import (
 )
 from kanon.dynamo.units import item_size, write_units
 from kanon.gate.slots import Layout
-from kanon.gate.storage.step_log import Row, pack_all
+from kanon.gate.storage.aws.step_log import Row, pack_all
 from kanon.gate.types import read_types
 from tests.infrastructure.template import ROOT, functions, read
 

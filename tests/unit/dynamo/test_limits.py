@@ -4,12 +4,8 @@ import pytest
 
 from kanon.dynamo.limits import MOST_ITEM_BYTES, check_item
 from kanon.dynamo.units import item_size
-from kanon.gate.mechanism.above_threshold import SetState
-from kanon.gate.mechanism.members import Member
 from kanon.gate.slots import Layout
-from kanon.gate.storage import members, statuses, step_log
-
-STATE = SetState((Member(1, 5),), (5,), 5, None)
+from kanon.gate.storage.aws import statuses, step_log
 
 
 def test_an_item_of_400_kilobytes_is_the_largest() -> None:
@@ -34,12 +30,4 @@ def test_a_set_key_of_another_length_never_reaches_a_table(key: bytes) -> None:
     with pytest.raises(ValueError, match=message):
         step_log.pack(step_log.Row(5, key, 1, "a", 9), Layout(1, 0))
     with pytest.raises(ValueError, match=message):
-        members.to_item(key, "a", STATE, 16, 9)
-    with pytest.raises(ValueError, match=message):
-        statuses.Statuses(None, "statuses").write(key, (5,), 9)  # type: ignore[arg-type]
-
-
-def test_members_too_many_for_an_item_are_refused() -> None:
-    many = tuple(Member(token, 5) for token in range(70_000))
-    with pytest.raises(ValueError, match=r"^an item of 4200.. bytes exceeds"):
-        members.to_item(bytes(32), "a", SetState(many, (), 5, None), 32, 9)
+        statuses.Statuses(None, "statuses").write({}, [(key, (5,), 9)])  # type: ignore[arg-type]

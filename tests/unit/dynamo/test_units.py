@@ -3,12 +3,9 @@
 import pytest
 
 from kanon.dynamo.units import item_size, number_size, read_units, value_size, write_units
-from kanon.gate.mechanism.above_threshold import SetState
-from kanon.gate.mechanism.members import Member
 from kanon.gate.slots import Layout
-from kanon.gate.storage.members import to_item
-from kanon.gate.storage.step_log import Row, pack
-from tests.unit.examples import PUBLISHED, set_key
+from kanon.gate.storage.aws.step_log import Row, pack
+from tests.unit.examples import set_key
 
 KB = 1024
 
@@ -110,10 +107,3 @@ def test_the_items_of_a_query_are_rounded_together() -> None:
 def test_a_join_takes_one_write_unit() -> None:
     join = pack(Row(472_000, set_key(1), 7, "a" * 64, 1_700_000_001), Layout(1, 0))
     assert write_units(item_size(join)) == 1
-
-
-@pytest.mark.parametrize(("kept", "name"), [(PUBLISHED.members_kept, "a" * 64), (200, "fledge")])
-def test_a_full_published_set_and_about_200_members_take_one_write_unit(kept: int, name: str) -> None:
-    members = tuple(Member(token, 472_000 - token) for token in range(kept))
-    item = to_item(set_key(1), name, SetState(members, (471_001, 471_999), 472_000, 472_001), 16, 1_700_000_001)
-    assert write_units(item_size(item)) == 1

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanon.errors import ConfigurationError
-from kanon.gate.evaluation import NoiseKeys
+from kanon.gate.deciding import NoiseKeys
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.publishing import tick_of
 from kanon.gate.schedule import DAY, Schedule
@@ -44,6 +44,15 @@ def test_rows_written_now_become_visible_at_the_first_tick_after_the_margin(now:
     tick = SCHEDULE.visible_from(now)
     assert now + 60 < tick <= now + 60 + 3600
     assert tick == tick_of(tick // 3600 - 1, 3600, 1800)
+
+
+def test_the_last_three_manifests_and_the_first_one_of_each_day_of_the_allowance_are_kept() -> None:
+    now, day = 100 * DAY, 24
+    steps = [*range(90 * day + 5, 100 * day, 7)]
+    kept = SCHEDULE.manifests_kept(steps, now)
+    days = {step // day for step in steps if step >= SCHEDULE.oldest_in_log(now)}
+    assert kept == {*steps[-3:], *(min(s for s in steps if s // day == one and s >= 93 * day) for one in days)}
+    assert SCHEDULE.manifests_kept(steps[:2], now) == {*steps[:2]}  # the last ones, however old
 
 
 NEW, NEWEST = NoiseKey("2", bytes(32)), NoiseKey("3", bytes(range(1, 33)))

@@ -14,7 +14,7 @@ from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.names import client_token, set_key
 from kanon.gate.slots import Layout, Layouts
-from kanon.gate.storage.step_log import Row, StepLog, key_of, partition, unpack_joins
+from kanon.gate.storage.aws.step_log import Row, StepLog, key_of, partition, unpack_joins
 from kanon.gate.types import Type
 from kanon.keys import Secret
 from tests.unit.examples import SMALL
@@ -193,7 +193,7 @@ def test_the_partition_of_a_packed_item_does_not_depend_on_its_content(monkeypat
         asked.append(most)
         return drawn[len(asked) - 1]
 
-    monkeypatch.setattr("kanon.gate.storage.step_log.secrets.randbelow", draw)
+    monkeypatch.setattr("kanon.gate.storage.aws.step_log.secrets.randbelow", draw)
     table = OnlyWrites()
     joining = _packing(table, Layouts((Layout(1, 0, 16),)))
     for _ in drawn:
@@ -218,7 +218,7 @@ def test_only_the_joins_of_unstored_items_of_a_packed_batch_are_refused(
     joining = _packing(table)
     refused = bytes(8) + bytes(16)
     ids = iter([bytes(16), *(bytes([n]) * 16 for n in range(1, 9))])
-    monkeypatch.setattr("kanon.gate.storage.step_log.secrets.token_bytes", lambda _: next(ids))
+    monkeypatch.setattr("kanon.gate.storage.aws.step_log.secrets.token_bytes", lambda _: next(ids))
     table.refused = {refused}
     logged = joining.join_all(batch, NOW)
     stored = {key for item in table.items for _, key, _ in _entries(item)}

@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from random import Random
 from typing import Any
 
+from kanon.local.partiql import read
+
 from bench.stack import KEY, SCHEDULE, evaluate_step, evaluation_of, fledge, stored
 from kanon.dynamo.units import item_size
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import SET_KEY_BYTES, Tapes
-from kanon.local.partiql import read
 
 STEP = 480_000
 Item = dict[str, Any]

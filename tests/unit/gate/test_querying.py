@@ -10,10 +10,9 @@ from kanon.gate.mechanism.above_threshold import is_above
 from kanon.gate.mechanism.searches import Searches
 from kanon.gate.mechanism.steps import phase_of
 from kanon.gate.names import set_key
-from kanon.gate.publishing import tick_of
+from kanon.gate.publishing import Horizon, tick_of
 from kanon.gate.querying import Answer, Querying
 from kanon.gate.slots import Layout, Layouts
-from kanon.gate.storage.statuses import Horizon
 from kanon.gate.types import Type
 from kanon.keys import Secret
 from tests.unit.examples import SMALL

@@ -1,25 +1,25 @@
-"""One run over a slot: when its steps are published, how late they count, and which sets of a chunk are decided."""
+"""One run over a slot: when its steps are published, how late they count, and where it ends after a rollback."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from types import SimpleNamespace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 import pytest
 
 from kanon.errors import ConfigurationError
-from kanon.gate.evaluation import Evaluation, NoiseKeys, Outcome, Run
+from kanon.gate.deciding import NoiseKeys
+from kanon.gate.evaluation import Evaluation, Outcome, Recorded, Run
 from kanon.gate.mechanism.above_threshold import SetState, evaluate
-from kanon.gate.mechanism.columns import States
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.mechanism.tape import Noise, Tapes
+from kanon.gate.parts import Part, keys_of
 from kanon.gate.publishing import tick_of
-from kanon.gate.reading import Touched
 from kanon.gate.schedule import DAY, Schedule
-from kanon.gate.slots import Layout
-from kanon.gate.storage.control import Mark
-from kanon.gate.storage.members import Update
-from kanon.gate.storage.step_log import Found, partition
+from kanon.gate.storage.aws.control import Commit, Place, SlotRow
+from kanon.gate.storage.aws.parts import Listed
+from kanon.gate.storage.aws.step_log import Found, StepLog
+from kanon.gate.storage.protocols import Piece, Status
 from kanon.gate.types import Type
 from tests.unit.examples import KEY, ONE_SLOT, SMALL, set_key
 
@@ -27,97 +27,128 @@ PERIOD, STEP, DELAY, MARGIN = 3600, 472_000, 1800, 60
 SCHEDULE = Schedule(PERIOD, grace=120, lease=150, publish_delay=DELAY, publish_margin=MARGIN, outage_allowance=7 * DAY)
 TYPES = {"small": Type("small", SMALL, None)}
 TICK = tick_of(STEP, PERIOD, DELAY)
+Joined = Mapping[bytes, tuple[int, ...]]
+
+
+class Log(StepLog):
+    """The log of a service in memory: a page takes ``page_seconds``."""
+
+    def __init__(self, service: "Service") -> None:
+        super().__init__(None, "log", ONE_SLOT)  # type: ignore[arg-type]
+        self.service = service
+
+    def page(self, partition: bytes, first: bytes, last: bytes) -> Found:
+        self.service.now += self.service.page_seconds
+        sets = self.service.rows.get(int.from_bytes(partition[:8], "big"), {})
+        rows = [(key + token.to_bytes(4, "big"), type_name(key)) for key, tokens in sets.items() for token in tokens]
+        return Found(sorted(rows), [], None)
 
 
 @dataclass
 class Service:
-    """Log, tables and clock of one slot in memory; a page of the log takes ``page_seconds``.
+    """Log, tables, objects and clock of one slot in memory.
 
     Attributes:
-        rows: the sets touched by each step; a step that is left out is idle.
+        rows: the tokens that join each set in each step; a step that is left out is idle.
         now: Unix seconds.
-        page_seconds: how long a page takes.
+        page_seconds: how long a page of the log takes.
         set_seconds: how long a touched set takes.
-        through: the mark.
+        row: the row of the slot.
         published: the time, step and visible time of every completion.
-        states: what Members holds.
+        objects: the parts and lists by their names.
     """
 
-    rows: Mapping[int, tuple[Touched, ...]]
+    rows: Mapping[int, Joined]
     now: float
     page_seconds: float = 0.0
     set_seconds: float = 0.0
-    through: int = STEP - 1
+    row_: SlotRow = SlotRow(1, STEP - 1)
     published: list[tuple[float, int, int]] = field(default_factory=list)
-    states: dict[bytes, SetState] = field(default_factory=dict)
+    objects: dict[str, Any] = field(default_factory=dict)
+    numbers: Any = field(default_factory=count)
+
+    @property
+    def through(self) -> int | None:
+        return self.row_.evaluated_through
 
     def clock(self) -> float:
         return self.now
 
-    layouts = ONE_SLOT
+    # Control and Statuses
 
-    def partitions(self, step: int, slot: int, window: int) -> dict[bytes, Layout]:
-        layout = self.layouts.at(step)
-        return {partition(step, layout, slot): layout}
+    def row(self, _: Place) -> SlotRow:
+        return self.row_
 
-    def page(self, place: bytes, first: bytes, last: bytes) -> Found:
-        self.now += self.page_seconds
-        sets = self.rows.get(int.from_bytes(place[:8], "big"), ())
-        rows = [
-            (each.set_key + suffix, each.type_name)
-            for each in sets
-            for suffix in ([token.to_bytes(4, "big") for token in each.joined] or [b""])
-        ]
-        return Found(sorted(rows), [], None)
-
-    def put_wake_ups(self, rows: Iterable[Any]) -> None:
-        list(rows)
-
-    def read(self, set_keys: Sequence[bytes]) -> States:
-        self.now += self.set_seconds * len(set_keys)
-        return States.of([(key, self.states.get(key, SetState())) for key in set_keys])
-
-    def write(self, step: int, updates: Iterable[Update], writers: Any) -> None:
-        for update in updates:
-            self.states.update(zip(update.states.keys, update.states.states(), strict=True))
-
-    def move_horizon(self, slot: int, step: int, visible_from: int) -> None:
-        self.published.append((self.now, step, visible_from))
-
-    def stamp(self, slot: int, step: int) -> None:
-        assert self.published[-1][1] == step
-
-    def stamps(self, slots: Iterable[int]) -> dict[int, int]:
-        return dict.fromkeys(slots, self.through)
-
-    def is_stamped(self, slot: int, least: int) -> bool:
-        return least == self.through
-
-    def lease(self, *_: Any) -> Mark:
-        return Mark(self.through, None)
+    def lease(self, *_: Any) -> SlotRow:
+        return self.row_
 
     def release(self, *_: Any) -> None: ...
 
-    def recorded(self, owner: str) -> dict[str, str]:
-        return {f"{owner} of nothing": "", "retired retired": "for good"}
+    def record_decided(self, *_: Any) -> None: ...
 
-    def advance(self, slot: int, before: int | None, step: int, leaving: str | None) -> None:
-        assert before == self.through
-        self.through = step
+    def fence(self, *_: Any) -> Any: ...
+
+    def write(self, _: Any, statuses: Sequence[Status]) -> bool:
+        return bool(statuses)
+
+    def horizon_moves(self, slot: int, step: int, visible_from: int) -> Any:
+        return step, visible_from
+
+    def commit(
+        self, place: Place, run: int, before: SlotRow, commit: Commit, moves: tuple[int, int], *, leaving: bool
+    ) -> None:
+        assert before == self.row_
+        assert moves[0] == commit.step
+        self.published.append((self.now, *moves))
+        step, manifest, kept, horizon = commit
+        self.row_ = replace(before, evaluated_through=step, manifest=manifest, kept=tuple(kept), horizon=horizon)
+
+    # Parts
+
+    def put(self, part: Part, step: int, run: int, first: str) -> Piece:
+        self.now += self.set_seconds * len(self.rows.get(step, {}))
+        name = f"{step}-{run}-{next(self.numbers)}.part"
+        self.objects[name] = part
+        return Piece(first, name, "", part.earliest)
+
+    def read(self, piece: Piece) -> Part:
+        found: Part = self.objects[piece.name]
+        return found
+
+    def put_list(self, listed: Listed, run: int) -> str:
+        name = f"{listed.step}-{run}-{next(self.numbers)}-.list"
+        self.objects[name] = listed
+        return name
+
+    def list_of(self, name: str) -> Listed:
+        found: Listed = self.objects[name]
+        return found
+
+    @property
+    def states(self) -> dict[bytes, SetState]:
+        listed = self.objects[self.row_.manifest or ""]
+        parts = [self.objects[piece.name] for piece in listed.pieces]
+        return {key: state for part in parts for key, state in zip(keys_of(part.keys), part.states().states())}  # noqa: B905
 
     def run(self, kind: type[Evaluation] = Evaluation, missing: int | None = None) -> Outcome:
         this: Any = self
-        statuses: Any = SimpleNamespace(move_horizon=self.move_horizon, is_stamped=self.is_stamped, write=ignore)
-        keys = NoiseKeys(((0, KEY),))
-        worker = kind(TYPES, keys, "deployment", SCHEDULE, this, this, statuses, this, lambda: missing)
+        recorded = Recorded({"small": 1, "retired": 2}, frozenset({"retired"}), missing)
+        worker = kind(
+            TYPES, {}, frozenset(), NoiseKeys(((0, KEY),)), "deployment", SCHEDULE,
+            Log(self), lambda _: this, this, this, lambda: recorded,
+        )  # fmt: skip
         return worker.run(0, "w", self.clock, lambda: 100.0)
 
 
-def ignore(*_: Any) -> None: ...
+RETIRED: set[bytes] = set()
 
 
-def touched(*names: object, type_name: str = "small", joined: tuple[int, ...] = (1,)) -> tuple[Touched, ...]:
-    return tuple(Touched(set_key(name), type_name, joined) for name in names)
+def type_name(key: bytes) -> str:
+    return "retired" if key in RETIRED else "small"
+
+
+def touched(*names: object, joined: tuple[int, ...] = (1,)) -> Joined:
+    return {set_key(name): joined for name in names}
 
 
 def publishes_between_ticks(service: Service) -> bool:
@@ -128,20 +159,11 @@ def publishes_between_ticks(service: Service) -> bool:
 BUSY, BUSY_AFTER_IDLE = {STEP: touched("a")}, {STEP + 2: touched("a")}
 
 
-class StepsByTheStart(Evaluation):
-    """The mistake: a busy step is published by the time at which the run began."""
+class ByTheStart(Evaluation):
+    """The mistake: a step is published by the time at which its reading began."""
 
-    def _finish_step(self, run: Run, clock: Callable[[], float]) -> None:
-        started = getattr(self, "started", None) or clock() - PAGE
-        self.started = started
-        super()._finish_step(run, lambda: started)
-
-
-class IdleStepsByTheStart(Evaluation):
-    """The same mistake for idle steps that are completed together."""
-
-    def _complete_idle(self, run: Run, clock: Callable[[], float]) -> None:
-        super()._complete_idle(run, lambda: clock() - 3 * PAGE)
+    def _complete(self, run: Run, step: int, manifest: str | None, now: float, *, leaving: bool) -> None:
+        super()._complete(run, step, manifest, now - 3 * PAGE, leaving=leaving)
 
 
 PAGE = 70.0
@@ -150,7 +172,7 @@ PAGE = 70.0
 @pytest.mark.parametrize("before", [0.5, 30.0, MARGIN + 0.5, MARGIN + PAGE - 0.5, MARGIN + 3 * PAGE - 0.5])
 @pytest.mark.parametrize("rows", [BUSY, BUSY_AFTER_IDLE, {}], ids=["busy", "idle, then busy", "idle"])
 def test_a_worker_that_starts_before_a_tick_and_ends_after_it_publishes_at_the_next_one(
-    rows: Mapping[int, tuple[Touched, ...]], before: float
+    rows: Mapping[int, Joined], before: float
 ) -> None:
     service = Service(rows, TICK + 2 * PERIOD - before, PAGE)
     service.run()
@@ -158,14 +180,10 @@ def test_a_worker_that_starts_before_a_tick_and_ends_after_it_publishes_at_the_n
     assert not publishes_between_ticks(service)
 
 
-@pytest.mark.parametrize(
-    ("mistake", "rows"), [(StepsByTheStart, BUSY), (IdleStepsByTheStart, BUSY_AFTER_IDLE)], ids=["busy", "idle"]
-)
-def test_a_horizon_computed_from_the_start_of_the_run_is_found(
-    mistake: type[Evaluation], rows: Mapping[int, tuple[Touched, ...]]
-) -> None:
+@pytest.mark.parametrize("rows", [BUSY, BUSY_AFTER_IDLE, {}], ids=["busy", "idle, then busy", "idle"])
+def test_a_horizon_computed_from_the_start_of_the_run_is_found(rows: Mapping[int, Joined]) -> None:
     service = Service(rows, TICK + 2 * PERIOD - MARGIN - PAGE + 0.5, PAGE)
-    service.run(mistake)
+    service.run(ByTheStart)
     assert publishes_between_ticks(service)
 
 
@@ -235,30 +253,25 @@ def test_a_run_ends_before_a_missing_layout_and_the_next_one_stops_once_its_firs
     assert service.through == STEP + known - 1
 
 
-# Chunks
+# Retired types
 
 
-def test_sets_of_retired_types_do_not_change_the_sets_after_them() -> None:
+def test_joins_of_retired_types_do_not_change_the_other_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     names = sorted(range(12), key=set_key)  # the order of the log
-    joined = {name: tuple(range(name)) for name in names}
-    retired = {*names[:3], names[5], names[-1]}
-    chunk = tuple(Touched(set_key(name), "retired" if name in retired else "small", joined[name]) for name in names)
-    service = Service({STEP: chunk}, TICK - 200.0)
-    service.states = {set_key(names[4]): SetState(evaluated=STEP - 1, crossings=(STEP - 1,))}
-    before = dict(service.states)
+    joined = {set_key(name): tuple(range(1, 2 + name)) for name in names}
+    monkeypatch.setattr(f"{__name__}.RETIRED", {set_key(name) for name in (*names[:3], names[5], names[-1])})
+    service = Service({STEP: joined}, TICK - 200.0)
     outcome = service.run()
-    assert (outcome.sets, outcome.skipped) == (len(names) - len(retired), len(retired))
-    assert service.states == {
-        set_key(name): alone(name, before.get(set_key(name), SetState()), joined[name])
-        for name in names
-        if name not in retired
-    }
+    assert outcome.sets == len(names) - len(RETIRED)
+    assert outcome.skipped == sum(len(joined[key]) for key in RETIRED)
+    expected = {key: alone(key, tokens) for key, tokens in joined.items() if key not in RETIRED}
+    assert {key: replace(state, evaluated=STEP) for key, state in service.states.items()} == expected
 
 
-def alone(name: object, state: SetState, joined: tuple[int, ...]) -> SetState:
-    """The state of a set after STEP by the definition."""
+def alone(key: bytes, joined: tuple[int, ...]) -> SetState:
+    """The state of a new set after STEP by the definition."""
     tapes = Tapes(KEY, "deployment", "small", SMALL)
-    return evaluate(SMALL, set_key(name), state, joined, STEP, lambda instance: Noise(tapes, set_key(name), instance))
+    return evaluate(SMALL, key, SetState(), joined, STEP, lambda instance: Noise(tapes, key, instance))
 
 
 def test_the_first_step_of_a_run_is_closed() -> None:

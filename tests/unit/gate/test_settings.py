@@ -44,7 +44,7 @@ QUERY = {
 EVALUATE = {
     **COMMON,
     "KANON_STEP_LOG_TABLE": "log",
-    "KANON_MEMBERS_TABLE": "members",
+    "KANON_STATES_BUCKET": "states",
     "KANON_STATUSES_TABLE": "statuses",
     "KANON_NOISE_KEY_SECRET": "arn:noise",
     "KANON_NOISE_KEYS": '[{"id": "1", "from_step": 0}, {"id": "2", "from_step": 500000}]',
@@ -71,7 +71,7 @@ def test_each_function_reads_its_own_environment() -> None:
     evaluate = EvaluateSettings.from_environment(EVALUATE)
     assert evaluate.noise_keys == (NoiseKeyEntry(id="1", from_step=0), NoiseKeyEntry(id="2", from_step=500_000))
     assert [(entry.log, entry.from_step) for entry in evaluate.log_generations] == [("6f1e-8a", 7), ("6f1e-8a", 9)]
-    assert list(evaluate.tables.values()) == ["log", "members", "statuses", evaluate.control_table]
+    assert list(evaluate.tables.values()) == ["log", "statuses", evaluate.control_table]
     assert (evaluate.grace, evaluate.lease, evaluate.publish_margin) == (120, 150, 60)
 
 

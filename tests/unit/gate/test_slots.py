@@ -1,6 +1,7 @@
 """Layouts: which slot evaluates which set at which step, in what order, and where its rows may lie."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -72,19 +73,34 @@ def test_evaluated_lists_every_slot_with_a_step_in_the_range(layouts: Layouts) -
 
 
 @every_layouts
-@pytest.mark.parametrize("window", [2, 4, 9])
-def test_every_place_that_a_wake_up_may_have_been_left_in_is_read(layouts: Layouts, window: int) -> None:
-    """A wake-up for a step is left less than one window before it, under the layout known then: an older one, or that
-    of its own step."""
+@pytest.mark.parametrize("late", [0, 2, 9])
+def test_every_place_in_which_a_join_may_lie_is_read(layouts: Layouts, late: int) -> None:
+    """A join lies under the layout of its step, or under an older one if that ended at most ``late`` steps before."""
+    layouts = replace(layouts, late=late)
     for step, key in itertools.product(STEPS, KEYS[:40]):
-        left = {layouts.at(at) for at in range(max(0, step - window + 1), step + 1)}
-        places = set(layouts.read(layouts.at(step).slot_of(key), step, window))
-        assert places >= {(layout, layout.slot_of(key)) for layout in left}
-        assert {layout for layout, _ in places} == left  # and no other
+        known = {layouts.at(at) for at in range(max(0, step - late), step + 1)}
+        places = set(layouts.read(layouts.at(step).slot_of(key), step))
+        assert places >= {(layout, layout.slot_of(key)) for layout in known}
+        assert {layout for layout, _ in places} == known  # and no other
+
+
+@every_layouts
+def test_the_ranges_of_the_slots_lie_side_by_side(layouts: Layouts) -> None:
+    for layout in layouts.entries:
+        ranges = [layout.range_of(slot) for slot in range(layout.slots)]
+        assert [end for _, end in ranges] == [*(first for first, _ in ranges[1:]), None]
+        assert ranges[0][0] == bytes(32)
+
+
+def test_a_removed_layout_whose_joins_may_still_come_is_missed() -> None:
+    layouts = Layouts((Layout(2, 100),), late=5)
+    with pytest.raises(ConfigurationError, match=r"^Slots has no entry before step 100, and step 104 may have rows"):
+        list(layouts.read(0, 104))
+    assert list(layouts.read(0, 105)) == [(Layout(2, 100), 0)]
 
 
 def test_a_single_layout_reads_one_place() -> None:
-    assert list(ONE_SLOT.read(0, 100, 720)) == [(Layout(1, 0), 0)]
+    assert list(ONE_SLOT.read(0, 100)) == [(Layout(1, 0), 0)]
 
 
 def test_a_step_before_the_first_layout_has_no_layout() -> None:

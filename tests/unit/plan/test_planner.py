@@ -11,6 +11,7 @@ import pytest
 from kanon.gate.mechanism.bounds import guarantee
 from kanon.gate.mechanism.exact_law import false_after_silence, first_crossing, first_crossing_exact
 from kanon.gate.mechanism.parameters import CrossingRestart, InvalidParametersError, Parameters
+from kanon.gate.parts import PADDING, Part, encode
 from kanon.gate.types import read_types
 from kanon.noise.bound import Bound
 from kanon.plan import planner
@@ -279,12 +280,16 @@ def test_a_large_k_gets_the_client_bits_its_members_need() -> None:
     assert 2**17 >= 8 * plan.parameters.members_kept > 2**16
 
 
-def test_the_size_of_a_set_equals_the_size_of_its_item() -> None:
-    assert profile_plan("published", GOAL).bytes_per_set == 1024  # one write unit, filled up
-    large = best_plan(replace(GOAL, k=10_000))
-    packed = (3 + 2) * large.parameters.members_kept  # three bytes of token, two of age
-    assert large.bytes_per_set % 1024 == 0
-    assert 0 < large.bytes_per_set - packed < 1024 + 200
+@pytest.mark.parametrize("k", [50, 10_000])
+def test_the_size_of_a_set_equals_its_size_in_a_part(k: int) -> None:
+    plan, sets = best_plan(replace(GOAL, k=k)), 200
+    kept, bits = plan.parameters.members_kept, plan.parameters.client_bits
+    members = np.full(sets * kept, 2**bits - 1)
+    keys, columns = np.array([b"%032d" % n for n in range(sets)], "S32"), np.full((5, sets), 7)
+    part = Part(
+        keys, columns[0].astype(np.uint8), np.full(sets, kept), members, members * 0, columns[:2].T, *columns[3:]
+    )
+    assert 0 < len(encode(part, 7)) - sets * plan.bytes_per_set < PADDING + 200
 
 
 def test_epsilon_is_written_as_the_exact_decimal() -> None:

@@ -15,7 +15,7 @@ from kanon.gate.mechanism.steps import PhaseRule
 from kanon.noise.laws import SHAPES, Law, Shape
 
 MOST_MEMBER_BYTES = 400_000
-"""Bytes of the members of a set, of the 409,600 of a DynamoDB item; the rest is for the other attributes."""
+"""Most bytes of the members of a set: one set is a small part of the states that are read at once."""
 AGE_BYTES = 2
 """A member's last join is packed as the number of steps before the evaluated one."""
 LONGEST_WINDOW = 65_535  # ages are packed as two bytes
@@ -89,8 +89,8 @@ class Parameters:
         most = MOST_MEMBER_BYTES // (token_bytes(max(needed, self.client_bits)) + AGE_BYTES)
         if self.members_kept > most:
             raise InvalidParametersError(
-                f"a set would keep {self.members_kept} members, more than the {most} that fit into one DynamoDB item"
-                f" at client_bits {max(needed, self.client_bits)}: lower k to at most"
+                f"a set would keep {self.members_kept} members, more than the {most} that fit into"
+                f" {MOST_MEMBER_BYTES:,} bytes at client_bits {max(needed, self.client_bits)}: lower k to at most"
                 f" {most - self.members_kept + self.k}, or client_bits"
             )
         if not needed <= self.client_bits <= 32:
@@ -148,8 +148,8 @@ class Parameters:
 
     @property
     def member_bytes(self) -> int:
-        """Bytes of a packed member: its token and its age."""
-        return token_bytes(self.client_bits) + AGE_BYTES
+        """Bytes of a member in a part: its token, two or four of them, and its age."""
+        return (2 if self.client_bits <= 16 else 4) + AGE_BYTES
 
     @property
     def surely_true_from(self) -> int:

@@ -1,4 +1,1 @@
-"""The four tables, one module each. No other code knows the names of attributes.
-
-The modules use DynamoDB's low-level client: its plain dictionaries cost less than the resource layer.
-"""
+"""The gate's storage: what it is in the gate's own terms (``protocols``), in one directory and on AWS."""

@@ -1,7 +1,6 @@
 """The storage of a slot in the gate's own terms, and what its parts and answers are there.
 
-``disk`` implements all of it. On AWS the states are rows of a table (``members``); ``Joining`` and ``Querying`` use
-either storage.
+``disk`` and ``aws`` implement it. :class:`Control` and :class:`ClosedLog` are those of one process.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,8 +9,8 @@ from typing import Any, NamedTuple, Protocol
 
 from kanon.gate.merging import Joins
 from kanon.gate.parts import Part
+from kanon.gate.publishing import Horizon
 from kanon.gate.slots import Layouts
-from kanon.gate.storage.statuses import Horizon
 
 
 class Piece(NamedTuple):
@@ -62,19 +61,23 @@ class JoinWriter(Protocol):
 
 
 class JoinLog(Protocol):
-    """The joins of closed steps, as evaluation reads them."""
+    """The joins of closed steps, as decisions need them."""
+
+    def count(self, step: int) -> int:
+        """The number of joins of a step; a repeated one may count again."""
+
+    def joins(self, step: int, first: bytes, end: bytes | None) -> Joins:
+        """The distinct joins of the sets from the key ``first`` up to ``end``, which is not included, sorted."""
+
+
+class ClosedLog(JoinLog, Protocol):
+    """The log of one process, which closes its steps."""
 
     def close_through(self, step: int) -> None:
         """Accept no join of this step or an earlier one any more."""
 
     def steps(self) -> list[int]:
         """The steps that have joins, oldest first."""
-
-    def count(self, step: int) -> int:
-        """The number of joins of a step."""
-
-    def joins(self, step: int, first: bytes, end: bytes | None) -> Joins:
-        """The distinct joins of the sets from the key ``first`` up to ``end``, which is not included, sorted."""
 
     def forget_before(self, step: int) -> None:
         """Delete the joins of earlier steps."""
@@ -93,7 +96,7 @@ class Parts(Protocol):
         """A part as it was put."""
 
     def sweep(self, names: set[str], run: int) -> None:
-        """Delete the parts of runs up to ``run`` except these."""
+        """Delete the parts of finished runs except these: ``run`` is the number of the current one."""
 
 
 class Control(Protocol):

@@ -20,12 +20,12 @@ from typing import Any, NoReturn, Self, cast
 import boto3
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse, HeadersDict
 from botocore.httpsession import URLLib3Session
+from kanon.gate.reading import touched
 
 from bench.stack import answer, joining_of
 from kanon.gate.joining import Join
 from kanon.gate.mechanism.steps import step_at
 from kanon.gate.names import client_token, set_key
-from kanon.gate.reading import touched
 from kanon.gate.types import read_types
 from kanon.keys import Secret
 from kanon.local import Stack

@@ -7,14 +7,12 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 from botocore.exceptions import ClientError
 
 from kanon import clock
 from kanon.dynamo.batches import ATTEMPTS
-from kanon.dynamo.statements import execute_all, insert
-from kanon.dynamo.statements import replace as replacement
-from kanon.dynamo.units import WRITE_UNIT, item_size
 from kanon.errors import (
     ConfigurationError,
     FingerprintMismatchError,
@@ -22,26 +20,25 @@ from kanon.errors import (
     ThrottledError,
     UndecodableMembersError,
 )
-from kanon.gate.mechanism.above_threshold import SetState
-from kanon.gate.mechanism.members import Member
-from kanon.gate.reading import Touched
+from kanon.gate.parts import Part
+from kanon.gate.publishing import Horizon, moved_horizon
 from kanon.gate.slots import Layout, Layouts
-from kanon.gate.storage.control import Mark, Progress
-from kanon.gate.storage.members import is_newer, to_item
-from kanon.gate.storage.statuses import Horizon, Statuses
-from kanon.gate.storage.step_log import Row
+from kanon.gate.storage.aws.control import Commit, Control, Place, Progress, SlotRow
+from kanon.gate.storage.aws.parts import Listed, run_of, step_of
+from kanon.gate.storage.aws.statuses import Statuses
+from kanon.gate.storage.aws.step_log import Row
 from tests.integration.gate.tables import (
+    NUMBERS,
     Running,
     Tables,
+    cross,
     fresh,
     leave_unprocessed,
+    move_horizon,
     refused_by_aws,
     running,
-    states_of,
     throttle,
     watch,
-    write,
-    write_all,
 )
 from tests.moto_engine import ENGINES
 from tests.unit.examples import set_key
@@ -70,12 +67,12 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return waits
 
 
-def _join(name: bytes, token: int | None, step: int = STEP, expires: int = 2_000_000_000) -> Row:
+def _join(name: bytes, token: int, step: int = STEP, expires: int = 2_000_000_000) -> Row:
     return Row(step, name, token, "fledge", expires)
 
 
-def _touched(tables: Tables, step: int = STEP, slot: int = 0, after: bytes | None = None) -> list[Touched]:
-    return tables.touched(step, slot, after=after)
+def _joined(tables: Tables, step: int = STEP, slot: int = 0) -> dict[bytes, list[int]]:
+    return tables.joined(step, slot)
 
 
 # StepLog
@@ -86,20 +83,14 @@ def test_a_join_repeated_is_one_row(tables: Tables) -> None:
         tables.log.put(_join(SETS[0], 7))
     assert tables.log.put_all([_join(SETS[0], 7)] * 2) == []
     assert len(tables.items("StepLog")) == 1
-    assert _touched(tables) == [Touched(SETS[0], "fledge", (7,))]
+    assert _joined(tables) == {SETS[0]: [7]}
 
 
 def test_the_sets_of_a_step_come_in_the_order_of_their_keys_with_their_distinct_tokens(tables: Tables) -> None:
     rows = [_join(name, token) for name in SETS[:40] for token in (3, 1, 2**32 - 1, 0)]
     random.Random(1).shuffle(rows)
     assert tables.log.put_all([*rows, *rows[:30]]) == []
-    assert _touched(tables) == [Touched(name, "fledge", (0, 1, 3, 2**32 - 1)) for name in SETS[:40]]
-
-
-def test_a_wake_up_touches_its_set_and_adds_no_client(tables: Tables) -> None:
-    tables.log.put_wake_ups([_join(SETS[0], None), _join(SETS[1], None)])
-    tables.log.put(_join(SETS[1], 5))
-    assert _touched(tables) == [Touched(SETS[0], "fledge", ()), Touched(SETS[1], "fledge", (5,))]
+    assert list(_joined(tables).items()) == [(name, [0, 1, 3, 2**32 - 1]) for name in SETS[:40]]
 
 
 def test_a_step_and_slot_holds_only_its_own_rows(tables: Tables) -> None:
@@ -108,24 +99,18 @@ def test_a_step_and_slot_holds_only_its_own_rows(tables: Tables) -> None:
     places = [(step, slot) for step in (-1, 0, 1, STEP, STEP + 1, STEP + 256) for slot in in_slots]
     tables.log.put_all(_join(in_slots[slot], n, step) for n, (step, slot) in enumerate(places))
     for n, (step, slot) in enumerate(places):
-        assert _touched(tables, step, slot) == [Touched(in_slots[slot], "fledge", (n,))]
-    assert _touched(tables, STEP + 2) == []
-
-
-def test_reading_after_a_set_gives_every_later_set_completely(tables: Tables) -> None:
-    tables.log.put_all(_join(name, token) for name in SETS[:20] for token in (None, 0, 2**32 - 1))
-    everything = _touched(tables)
-    for n, name in enumerate(SETS[:20]):
-        assert _touched(tables, after=name) == everything[n + 1 :]
+        assert _joined(tables, step, slot) == {in_slots[slot]: [n]}
+    assert _joined(tables, STEP + 2) == {}
 
 
 def test_a_step_of_more_than_a_megabyte_is_read_page_by_page_without_loss(tables: Tables) -> None:
     names, tokens, type_name = SETS[:30], range(20), "t" * 4000  # long, so that few rows fill a page
+    NUMBERS[type_name] = 9
     rows = [Row(STEP, name, token, type_name, 2_000_000_000) for name in names for token in tokens]
     assert tables.log.put_all(rows) == []
     tables.client = tables.running.engine.session().client("dynamodb")  # with the pages of the engine
     watch(tables)
-    assert _touched(tables) == [Touched(name, type_name, tuple(tokens)) for name in names]
+    assert _joined(tables) == {name: list(tokens) for name in names}
     pages = [call for call in tables.calls if call.operation == "Query"]
     assert len(pages) > 1
     assert all(page.asked["ConsistentRead"] for page in pages)
@@ -135,7 +120,7 @@ def test_unprocessed_rows_are_put_again(tables: Tables, slept: list[float]) -> N
     leave_unprocessed(tables, "BatchWriteItem", lambda n, size: size // 2 if n <= 4 else 0)
     rows = [_join(name, 1) for name in SETS[:100]]
     assert tables.log.put_all(rows) == []
-    assert len(_touched(tables)) == 100
+    assert len(_joined(tables)) == 100
     assert len(slept) >= 1
 
 
@@ -143,20 +128,14 @@ def test_rows_that_stay_unprocessed_are_named_and_the_others_are_stored(tables: 
     leave_unprocessed(tables, "BatchWriteItem", lambda n, size: 1)
     rows = [_join(name, 1) for name in SETS[:25]]
     assert tables.log.put_all(rows) == [tables.log.item(rows[-1])]
-    assert len(_touched(tables)) == 24
+    assert len(_joined(tables)) == 24
     assert len(slept) == ATTEMPTS - 1
 
 
 def test_a_throttled_batch_is_put_again(tables: Tables) -> None:
     throttle(tables, "BatchWriteItem", often=1)
     assert tables.log.put_all([_join(name, 1) for name in SETS[:30]]) == []
-    assert len(_touched(tables)) == 30
-
-
-def test_wake_ups_that_stay_unprocessed_are_an_error(tables: Tables) -> None:
-    leave_unprocessed(tables, "BatchWriteItem", lambda n, size: size)
-    with pytest.raises(ThrottledError, match=r"^the log did not store every wake-up; evaluate the step again$"):
-        tables.log.put_wake_ups([_join(SETS[0], None)])
+    assert len(_joined(tables)) == 30
 
 
 def test_a_single_join_that_is_throttled_is_an_error(tables: Tables) -> None:
@@ -165,222 +144,56 @@ def test_a_single_join_that_is_throttled_is_an_error(tables: Tables) -> None:
         tables.log.put(_join(SETS[0], 1))
 
 
-# Members
+# Parts
 
 
-def _state(step: int, *tokens: int) -> SetState:
-    return SetState(tuple(Member(token, step) for token in tokens), (step - 9, step), step, step + 5)
+PLACE = Place(0, 3)
 
 
-def test_members_are_read_as_they_were_written_and_unknown_sets_are_left_out(tables: Tables) -> None:
-    state = _state(STEP, 1, 2, 3)
-    write(tables.members, SETS[0], "fledge", state, 16, 99)
-    assert states_of(tables.members, SETS[:2]) == {SETS[0]: state}
-    assert states_of(tables.members, []) == {}
+def _part(*keys: bytes) -> Part:
+    empty = Part.empty().with_sets(np.array(sorted(keys), "S32"), np.full(len(keys), 4, np.uint8))
+    return replace(empty, ends=np.full(len(keys), STEP + 9))
 
 
-@pytest.mark.parametrize(("first", "second", "kept"), [(5, 6, 6), (5, 5, 5), (6, 5, 6)])
-def test_members_are_only_replaced_by_a_later_step(tables: Tables, first: int, second: int, kept: int) -> None:
-    write(tables.members, SETS[0], "fledge", _state(first, 1), 16, 99)
-    write(tables.members, SETS[0], "fledge", _state(second, 2), 16, 99)
-    (state,) = states_of(tables.members, SETS[:1]).values()
-    assert state == (_state(first, 1) if kept == first else _state(second, 2))
+def test_a_part_is_read_as_it_was_put_and_no_name_is_used_twice(tables: Tables) -> None:
+    parts = tables.parts(PLACE)
+    pieces = [parts.put(_part(*SETS[:n]), STEP, 7, "00") for n in (3, 3, 4)]
+    assert len({piece.name for piece in pieces}) == 3
+    assert [len(parts.read(piece)) for piece in pieces] == [3, 3, 4]
+    assert [piece.earliest for piece in pieces] == [STEP + 10] * 3
+    assert {(step_of(piece.name), run_of(piece.name)) for piece in pieces} == {(STEP, 7)}
+    sizes = {each["Size"] for each in tables.s3.list_objects_v2(Bucket=tables.bucket)["Contents"]}
+    assert sizes <= {1 << 16, 1 << 17}
 
 
-def test_a_removed_crossing_or_wake_up_leaves_no_attribute(tables: Tables) -> None:
-    write(tables.members, SETS[0], "fledge", _state(5, 1), 16, 99)
-    bare = SetState((), (), 6, None)
-    write(tables.members, SETS[0], "fledge", bare, 16, 99)
-    assert states_of(tables.members, SETS[:1]) == {SETS[0]: bare}
+def test_a_list_is_read_as_it_was_put_and_its_size_tells_little(tables: Tables) -> None:
+    parts = tables.parts(PLACE)
+    pieces = tuple(parts.put(_part(SETS[n]), STEP, 7, f"{n:064x}") for n in range(3))
+    for listed in (Listed(STEP, pieces), Listed(STEP, pieces, "ab" * 32, 2), Listed(STEP, ())):
+        name = parts.put_list(listed, 7)
+        assert parts.list_of(name) == tables.parts(Place(0, 4)).list_of(name) == listed
+        assert tables.s3.head_object(Bucket=tables.bucket, Key=name)["ContentLength"] == 1 << 16
 
 
-STORED = (None, 5, 6, 7)
+def test_objects_that_are_missing_or_were_changed_are_refused(tables: Tables) -> None:
+    parts = tables.parts(PLACE)
+    piece, name = parts.put(_part(SETS[0]), STEP, 7, "00"), parts.put_list(Listed(STEP, ()), 7)
+    for key, read in ((piece.name, lambda: parts.read(piece)), (name, lambda: parts.list_of(name))):
+        read()
+        tables.s3.put_object(Bucket=tables.bucket, Key=key, Body=b"{}")
+        with pytest.raises(UndecodableMembersError, match=f"^the object {key} is not the one that was written$"):
+            read()
+        tables.s3.delete_object(Bucket=tables.bucket, Key=key)
+        with pytest.raises(UndecodableMembersError, match=f"^the object {key} is missing from the bucket of states$"):
+            read()
 
 
-@pytest.mark.parametrize("expected", [None, 4, 5])
-def test_members_are_only_replaced_by_a_later_step_after_any_read(tables: Tables, expected: int | None) -> None:
-    """The stored step is the read one, or it has changed since: another worker wrote, or the item expired."""
-    for name, stored in zip(SETS, STORED, strict=False):
-        if stored is not None:
-            write(tables.members, name, "fledge", _state(stored, 1), 16, 99)
-    write_all(tables.members, "fledge", dict.fromkeys(SETS[: len(STORED)], _state(6, 2)), 16, 99, expected)
-    found = states_of(tables.members, SETS[: len(STORED)])
-    assert [found[name].evaluated for name in SETS[: len(STORED)]] == [6, 6, 6, 7]
-    assert [found[name].members[0].token for name in SETS[: len(STORED)]] == [2, 2, 1, 1]
-
-
-@pytest.mark.parametrize("stored", [None, 5])
-def test_an_item_is_stored_as_a_put_would_store_it(tables: Tables, stored: int | None) -> None:
-    states = [_state(6, *range(count)) for count in range(24)]
-    states += [SetState((), (), 6, None), SetState((), (3,), 6, None), SetState((), (), 6, 9)]
-    full = SetState(tuple(Member(n, 5) for n in range(230)), (2, 4), 5, 8)
-    for name, _ in zip(SETS, states, strict=False):
-        if stored is not None:
-            write(tables.members, name, "fledge", full, 16, 99)
-    items = [to_item(name, "fledge", state, 16, 99) for name, state in zip(SETS, states, strict=False)]
-    gap = 1024 - item_size({key: value for key, value in items[0].items() if key != "p"})
-    items.append(to_item(SETS[30], "fledge" + "t" * gap, states[0], 16, 99))  # it needs no zeros
-    assert "p" not in items[-1]
-    if stored is not None:
-        write(tables.members, SETS[30], "fledge", full, 16, 99)
-    write_all(tables.members, "fledge", dict(zip(SETS, states, strict=False)), 16, 99, stored)
-    write(tables.members, SETS[30], "fledge" + "t" * gap, states[0], 16, 99, stored)
-    assert tables.items("Members") == items
-    assert all(call.operation == "BatchExecuteStatement" for call in tables.calls)
-
-
-def test_every_statement_of_a_call_succeeds_or_is_refused_alone(tables: Tables) -> None:
-    table = tables.names["Members"]
-    item = to_item(SETS[0], "fledge", _state(5, 1), 16, 99)
-    write(tables.members, SETS[0], "fledge", _state(5, 1), 16, 99)
-    new = [to_item(name, "fledge", SetState((), (3,), 6, None), 16, 99) for name in SETS[:5]]
-    at = {step: {"evaluated": {"N": str(step)}} for step in (4, 5, 6)}
-    statements = [
-        insert(table, new[0]),  # there is one
-        insert(table, new[1]),
-        replacement(table, new[2], "set_key", ["wake_up"], at[5]),  # there is none, and none is created
-        insert(table, new[3]),
-        replacement(table, new[4], "set_key", ["wake_up"], {}),
-    ]
-    assert execute_all(tables.client, statements) == ([0, 2, 4], [])
-    assert [found["set_key"]["B"] for found in tables.items("Members")] == [SETS[0], SETS[1], SETS[3]]
-    wrong, right = (replacement(table, new[n], "set_key", ["wake_up"], at[4 + 2 * n]) for n in range(2))
-    assert execute_all(tables.client, [wrong, right]) == ([0], [])
-    assert tables.items("Members")[0] == item
-
-
-def test_many_members_are_read_consistently_in_calls_of_a_hundred_without_duplicates(tables: Tables) -> None:
-    for name in SETS[:130]:
-        write(tables.members, name, "fledge", _state(STEP, 1), 16, 99)
-    tables.calls.clear()
-    assert set(states_of(tables.members, [*SETS, *SETS[:50]])) == set(SETS[:130])
-    assert [call.items for call in tables.calls] == [100, 100, 100]
-    assert all(next(iter(call.asked["RequestItems"].values()))["ConsistentRead"] for call in tables.calls)
-
-
-def test_unprocessed_members_are_read_again(tables: Tables, slept: list[float]) -> None:
-    for name in SETS[:40]:
-        write(tables.members, name, "fledge", _state(STEP, 1), 16, 99)
-    leave_unprocessed(tables, "BatchGetItem", lambda n, size: size // 2)
-    assert set(states_of(tables.members, SETS[:50])) == set(SETS[:40])
-    assert len(slept) >= 1
-
-
-def test_members_without_an_answer_are_not_treated_as_missing(tables: Tables) -> None:
-    write(tables.members, SETS[0], "fledge", _state(STEP, 1), 16, 99)
-    leave_unprocessed(tables, "BatchGetItem", lambda n, size: 1)
-    with pytest.raises(ThrottledError, match=r"^a table did not answer for every key; try again$"):
-        states_of(tables.members, SETS[:2])
-
-
-def test_members_that_cannot_be_read_are_an_error(tables: Tables) -> None:
-    item = to_item(SETS[0], "fledge", _state(STEP, 1), 16, 99)
-    tables.other_client().put_item(TableName=tables.names["Members"], Item={**item, "members": {"B": b"\x02rest"}})
-    with pytest.raises(UndecodableMembersError):
-        states_of(tables.members, SETS[:2])
-
-
-def test_the_largest_members_a_type_may_have_fit_into_an_item(tables: Tables) -> None:
-    from kanon.gate.mechanism.parameters import MOST_MEMBER_BYTES
-
-    state = SetState(tuple(Member(2**32 - 1 - n, STEP) for n in range(MOST_MEMBER_BYTES // 6)), (), STEP, None)
-    write(tables.members, SETS[0], "t" * 64, state, 32, 99)
-    assert states_of(tables.members, SETS[:1]) == {SETS[0]: state}
-
-
-@pytest.mark.parametrize("gap", [0, 1, 2])
-def test_the_filler_of_an_item_does_not_change_its_state(gap: int, tables: Tables) -> None:
-    state = SetState((), (), 7, None)
-    bare = to_item(SETS[0], "", state, 16, 99)
-    letters = WRITE_UNIT - gap - item_size({name: value for name, value in bare.items() if name != "p"})
-    write(tables.members, SETS[0], "t" * letters, state, 16, 99)
-    assert states_of(tables.members, SETS[:1]) == {SETS[0]: state}
-    (item,) = tables.items("Members")
-    assert item_size(item) == WRITE_UNIT
-    (read,) = [call for call in tables.calls if call.operation == "BatchGetItem"]
-    assert not [item for item in read.answered["Responses"][tables.names["Members"]] if "p" in item]
-
-
-def test_an_item_of_a_version_without_zeros_is_read(tables: Tables) -> None:
-    item = to_item(SETS[0], "fledge", _state(STEP, 1), 16, 99)
-    del item["p"]
-    tables.other_client().put_item(TableName=tables.names["Members"], Item=item)
-    assert states_of(tables.members, SETS[:1]) == {SETS[0]: _state(STEP, 1)}
-
-
-def test_the_sets_that_wake_before_a_step_are_found_among_others(tables: Tables) -> None:
-    for n, wake_up in enumerate((None, STEP + 1, STEP + 4, STEP + 5)):
-        write(tables.members, SETS[n], "fledge", SetState((), (), STEP, wake_up), 16, 99)
-    assert sorted(tables.members.waking(STEP + 5)) == [(SETS[1], "fledge"), (SETS[2], "fledge")]
-
-
-def test_the_stamp_of_a_slot_only_moves_forward_and_is_not_read_as_a_set(tables: Tables) -> None:
-    assert tables.members.stamps([0, 3]) == {}
-    for step in (STEP, STEP + 2, STEP + 1):
-        tables.members.stamp(3, step)
-    write(tables.members, SETS[0], "fledge", SetState((), (), STEP, None), 16, 99)
-    assert tables.members.stamps([0, 3]) == {3: STEP + 2}
-    assert [name for name, _, _ in tables.members.states()] == [SETS[0]]
-    assert list(tables.members.undecodable()) == []
-    assert list(tables.members.waking(STEP + 9)) == []
-
-
-def test_stamps_of_statuses_are_checked_without_reading_or_changing_them(tables: Tables) -> None:
-    assert not tables.statuses.is_stamped(3, 0)
-    assert tables.items("Statuses") == []
-    tables.statuses.move_horizon(3, STEP, 100)
-    before = tables.items("Statuses")
-    assert [tables.statuses.is_stamped(3, step) for step in (0, STEP, STEP + 1)] == [True, True, False]
-    assert tables.items("Statuses") == before
-    for step in (STEP + 5, STEP + 4):
-        tables.statuses.stamp(3, step)
-    tables.statuses.stamp(4, STEP)
-    assert [tables.statuses.is_stamped(3, STEP + n) for n in (5, 6)] == [True, False]
-    assert tables.statuses.read((), [3, 4])[1] == {3: Horizon(STEP, 100)}
-    assert tables.statuses.released() == ({}, {3: Horizon(STEP, 100)})
-    tables.statuses.move_horizon(3, STEP + 6, 200)
-    assert tables.statuses.is_stamped(3, STEP + 6)
-    tables.statuses.move_horizon(3, STEP + 7, 200)  # visible at the same tick
-    assert tables.statuses.is_stamped(3, STEP + 7)
-
-
-def test_a_mark_of_a_version_without_stamps_is_recognised_also_after_a_rollback(tables: Tables) -> None:
-    tables.control.advance(0, None, STEP)
-    assert tables.control.lease(0, "a", NOW, NOW + 150) == Mark(STEP, None, stamped=True)
-    for update in ("SET evaluated_through = :next", "REMOVE stamped SET evaluated_through = :next"):
-        tables.other_client().update_item(
-            TableName=tables.names["Control"],
-            Key={"name": {"S": "slot#0"}},
-            UpdateExpression=update,
-            ExpressionAttributeValues={":next": {"N": str(STEP + 1)}},
-        )
-        assert tables.control.lease(0, "a", NOW, NOW + 150) == Mark(STEP + 1, None, stamped=False)
-        assert [progress.stamped for progress in tables.control.progress()] == [False]
-    tables.control.advance(0, STEP + 1, STEP + 2)
-    assert tables.control.lease(0, "a", NOW, NOW + 150) == Mark(STEP + 2, None, stamped=True)
-
-
-def test_items_that_cannot_be_read_are_found_and_replaced_unless_that_was_done_meanwhile(tables: Tables) -> None:
-    state = SetState((), (), STEP, None)
-    good = to_item(SETS[0], "fledge", state, 16, 99)
-    write(tables.members, SETS[0], "fledge", state, 16, 99)
-    packed = (b"", b"\x01\x02", b"\x02" + bytes(9), good["members"]["B"])
-    damaged = [{**good, "set_key": {"B": SETS[n]}, "members": {"B": value}} for n, value in enumerate(packed, 1)]
-    del damaged[3]["evaluated"]
-    damaged.append({"set_key": {"B": SETS[5]}, "evaluated": {"S": "?"}})
-    for item in damaged:
-        tables.other_client().put_item(TableName=tables.names["Members"], Item=item)
-    found = sorted(tables.members.undecodable(), key=lambda item: item["set_key"]["B"])
-    assert [item["set_key"]["B"] for item in found] == SETS[1:6]
-    assert [is_newer(item) for item in found] == [False, False, True, False, False]
-
-    write(tables.members, SETS[6], "fledge", state, 16, 99)
-    for item in found:
-        tables.members.replace(item, "fledge", state, 16, 99)
-    changed = {**good, "set_key": {"B": SETS[1]}, "members": {"B": b"changed meanwhile"}}
-    tables.other_client().put_item(TableName=tables.names["Members"], Item=changed)
-    tables.members.replace(found[0], "fledge", state, 16, 99)
-    assert [item["set_key"]["B"] for item in tables.members.undecodable()] == [SETS[1]]
+def test_a_sweep_deletes_unnamed_objects_of_earlier_runs_of_its_slot(tables: Tables) -> None:
+    parts, other = tables.parts(PLACE), tables.parts(Place(0, 30))
+    put = {run: [parts.put(_part(SETS[0]), STEP, run, "00").name for _ in range(2)] for run in (6, 7, 8)}
+    beside = other.put(_part(SETS[0]), STEP, 6, "00").name
+    parts.sweep({put[6][0]}, 8)
+    assert tables.objects() == sorted([put[6][0], *put[8], beside])
 
 
 # Statuses
@@ -388,8 +201,8 @@ def test_items_that_cannot_be_read_are_found_and_replaced_unless_that_was_done_m
 
 @pytest.mark.parametrize(("first", "second", "kept"), [(5, 6, 6), (5, 5, 5), (6, 5, 6)])
 def test_a_status_is_only_replaced_by_a_later_crossing(tables: Tables, first: int, second: int, kept: int) -> None:
-    tables.statuses.write(SETS[0], (1, first), 100 + first)
-    tables.statuses.write(SETS[0], (2, second), 200 + second)
+    cross(tables.statuses, SETS[0], (1, first), 100 + first)
+    cross(tables.statuses, SETS[0], (2, second), 200 + second)
     (item,) = tables.items("Statuses")
     written = (1, first) if kept == first else (2, second)
     assert tables.statuses.read(SETS[:1], ()) == ({SETS[0]: written}, {})
@@ -399,12 +212,12 @@ def test_a_status_is_only_replaced_by_a_later_crossing(tables: Tables, first: in
 @pytest.mark.parametrize("known", [True, False])
 def test_a_suppression_survives_every_crossing_hides_them_and_never_expires(tables: Tables, known: bool) -> None:
     if known:
-        tables.statuses.write(SETS[0], (2,), 99)
+        cross(tables.statuses, SETS[0], (2,), 99)
     tables.statuses.suppress(SETS[0])
     tables.statuses.suppress(SETS[0])
-    tables.statuses.write(SETS[0], (5,), 99)
-    tables.statuses.write(SETS[0], (5, 11), 99)
-    tables.statuses.write(SETS[0], (5, 10), 99)  # an older one, late
+    cross(tables.statuses, SETS[0], (5,), 99)
+    cross(tables.statuses, SETS[0], (5, 11), 99)
+    cross(tables.statuses, SETS[0], (5, 10), 99)  # an older one, late
     assert tables.statuses.read(SETS[:1], ())[0] == {SETS[0]: ()}
     assert tables.statuses.crossings(SETS[:2]) == {SETS[0]: (5, 11)}
     assert "ttl" not in tables.items("Statuses")[0]
@@ -417,7 +230,7 @@ def test_a_suppression_survives_every_crossing_hides_them_and_never_expires(tabl
 def test_a_crossing_is_recorded_though_an_operator_changes_the_suppression_between_the_attempts(
     tables: Tables, changes: int
 ) -> None:
-    tables.statuses.write(SETS[0], (2,), 99)
+    cross(tables.statuses, SETS[0], (2,), 99)
     tables.statuses.suppress(SETS[0])
     operator = Statuses(tables.other_client(), tables.names["Statuses"])
     attempts = itertools.count()
@@ -428,8 +241,8 @@ def test_a_crossing_is_recorded_though_an_operator_changes_the_suppression_betwe
         if 1 <= attempt <= changes:
             _ = operator.show(SETS[0], 99) if attempt % 2 else operator.suppress(SETS[0])
 
-    tables.client.meta.events.register("before-call.dynamodb.UpdateItem", change)
-    tables.statuses.write(SETS[0], (2, 7), 99)
+    tables.client.meta.events.register("before-call.dynamodb.TransactWriteItems", change)
+    cross(tables.statuses, SETS[0], (2, 7), 99)
     assert operator.crossings(SETS[:1]) == {SETS[0]: (2, 7)}
     assert next(attempts) == changes + 2
 
@@ -440,8 +253,8 @@ def test_only_a_suppressed_set_can_be_shown_again(tables: Tables) -> None:
 
 
 def test_sets_and_horizons_are_read_together_and_are_not_confused(tables: Tables) -> None:
-    tables.statuses.write(SETS[0], (5,), 99)
-    tables.statuses.move_horizon(3, STEP, 1_699_203_800)
+    cross(tables.statuses, SETS[0], (5,), 99)
+    move_horizon(tables.statuses, 3, STEP, 1_699_203_800)
     crossings, horizons = tables.statuses.read([*SETS[:2], SETS[0]], [3, 4, 3])
     assert crossings == {SETS[0]: (5,)}
     assert horizons == {3: Horizon(STEP, 1_699_203_800, None)}
@@ -449,21 +262,21 @@ def test_sets_and_horizons_are_read_together_and_are_not_confused(tables: Tables
 
 def test_unprocessed_statuses_are_read_again(tables: Tables) -> None:
     for name in SETS[:60]:
-        tables.statuses.write(name, (5,), 99)
+        cross(tables.statuses, name, (5,), 99)
     leave_unprocessed(tables, "BatchGetItem", lambda n, size: size // 2)
     assert tables.statuses.read(SETS[:60], ())[0] == dict.fromkeys(SETS[:60], (5,))
 
 
 @pytest.mark.parametrize("all_of_them", [True, False])
 def test_a_status_or_horizon_never_answered_is_never_read_as_false(tables: Tables, all_of_them: bool) -> None:
-    tables.statuses.write(SETS[0], (5,), 99)
+    cross(tables.statuses, SETS[0], (5,), 99)
     leave_unprocessed(tables, "BatchGetItem", lambda n, size: size if all_of_them else 1)
     with pytest.raises(ThrottledError, match=r"^a table did not answer for every key; try again$"):
         tables.statuses.read(SETS[:2], [0])
 
 
 def test_a_throttled_read_is_repeated_and_then_an_error(tables: Tables) -> None:
-    tables.statuses.write(SETS[0], (5,), 99)
+    cross(tables.statuses, SETS[0], (5,), 99)
     throttle(tables, "BatchGetItem", often=1)
     assert tables.statuses.read(SETS[:1], ())[0] == {SETS[0]: (5,)}
     throttle(tables, "BatchGetItem", often=99)
@@ -475,24 +288,24 @@ def test_a_throttled_read_is_repeated_and_then_an_error(tables: Tables) -> None:
 
 
 def test_the_first_step_of_a_slot_is_visible_from_its_tick_on(tables: Tables) -> None:
-    tables.statuses.move_horizon(0, 7, visible_from=200)
+    move_horizon(tables.statuses, 0, 7, visible_from=200)
     horizon = tables.statuses.read((), [0])[1][0]
     assert horizon == Horizon(through=7, visible_from=200)
     assert [horizon.at(now) for now in (100, 199.9, 200, 10**9)] == [None, None, 7, 7]
 
 
 def test_a_visible_step_stays_visible_until_the_next_one_is(tables: Tables) -> None:
-    tables.statuses.move_horizon(0, 7, visible_from=200)
-    tables.statuses.move_horizon(0, 8, visible_from=300)
+    move_horizon(tables.statuses, 0, 7, visible_from=200)
+    move_horizon(tables.statuses, 0, 8, visible_from=300)
     horizon = tables.statuses.read((), [0])[1][0]
     assert horizon == Horizon(through=8, visible_from=300, earlier=7, earlier_from=200)
     assert [horizon.at(now) for now in (250, 300)] == [7, 8]
 
 
 def test_steps_caught_up_before_a_tick_all_become_visible_at_it(tables: Tables) -> None:
-    tables.statuses.move_horizon(0, 7, visible_from=200)
+    move_horizon(tables.statuses, 0, 7, visible_from=200)
     for step in (8, 9, 10):
-        tables.statuses.move_horizon(0, step, visible_from=400)
+        move_horizon(tables.statuses, 0, step, visible_from=400)
     horizon = tables.statuses.read((), [0])[1][0]
     assert horizon == Horizon(through=10, visible_from=400, earlier=7, earlier_from=200)
 
@@ -500,25 +313,25 @@ def test_steps_caught_up_before_a_tick_all_become_visible_at_it(tables: Tables) 
 @pytest.mark.parametrize("step", [6, 7])
 @pytest.mark.parametrize("visible_from", [100, 200, 999])
 def test_a_step_completed_again_moves_nothing(tables: Tables, step: int, visible_from: int) -> None:
-    tables.statuses.move_horizon(0, 7, visible_from=200)
-    tables.statuses.move_horizon(0, step, visible_from)
+    move_horizon(tables.statuses, 0, 7, visible_from=200)
+    move_horizon(tables.statuses, 0, step, visible_from)
     assert tables.statuses.read((), [0])[1][0] == Horizon(7, 200)
 
 
 @pytest.mark.parametrize("now", [250, 299.9, 300, 399])
 def test_a_step_completed_near_a_tick_hides_nothing_from_readers_before_or_after_it(tables: Tables, now: float) -> None:
-    tables.statuses.move_horizon(0, 7, visible_from=200)
-    tables.statuses.move_horizon(0, 8, visible_from=300)
+    move_horizon(tables.statuses, 0, 7, visible_from=200)
+    move_horizon(tables.statuses, 0, 8, visible_from=300)
     before = tables.statuses.read((), [0])[1][0]
-    tables.statuses.move_horizon(0, 9, visible_from=400)  # its worker's clock said 299, or 301
+    move_horizon(tables.statuses, 0, 9, visible_from=400)  # its worker's clock said 299, or 301
     after = tables.statuses.read((), [0])[1][0]
     assert after.at(now) == before.at(now) == (7 if now < 300 else 8)
     assert after.at(400) == 9
 
 
 def test_a_worker_whose_clock_is_behind_shows_nothing_sooner(tables: Tables) -> None:
-    tables.statuses.move_horizon(0, 7, visible_from=300)
-    tables.statuses.move_horizon(0, 8, visible_from=200)
+    move_horizon(tables.statuses, 0, 7, visible_from=300)
+    move_horizon(tables.statuses, 0, 8, visible_from=200)
     assert tables.statuses.read((), [0])[1][0] == Horizon(8, 300)
 
 
@@ -531,7 +344,7 @@ def test_horizons_follow_rule_3_in_any_history(tables: Tables) -> None:
             step += random_.choice((-1, 0, 1, 1, 1))
             now += random_.choice((0, 10, 100.5))
             visible_from = (int(now) // 100 + 1) * 100
-            tables.statuses.move_horizon(slot, step, visible_from)
+            move_horizon(tables.statuses, slot, step, visible_from)
             if stored is None:
                 stored = Horizon(step, visible_from)
             elif stored.through < step and stored.visible_from < visible_from:
@@ -544,7 +357,7 @@ def test_horizons_follow_rule_3_in_any_history(tables: Tables) -> None:
 def test_the_visible_step_never_goes_back_and_changes_at_ticks_only(tables: Tables) -> None:
     seen: list[tuple[float, int | None]] = []
     for step, now in enumerate(range(10, 1000, 37)):
-        tables.statuses.move_horizon(0, step, (now + 20) // 100 * 100 + 100)
+        move_horizon(tables.statuses, 0, step, (now + 20) // 100 * 100 + 100)
         horizon = tables.statuses.read((), [0])[1][0]
         seen += [(at, horizon.at(at)) for at in (now, now + 36)]
     for (before, shown), (after, then) in pairwise(seen):
@@ -553,107 +366,179 @@ def test_the_visible_step_never_goes_back_and_changes_at_ticks_only(tables: Tabl
             assert then == shown
 
 
-# Control: leases, marks, places to resume
+def test_crossings_of_many_sets_are_recorded_at_once_except_those_that_are_older(tables: Tables) -> None:
+    cross(tables.statuses, SETS[1], (5, 9), 99)
+    tables.statuses.suppress(SETS[2])
+    run = _leased(tables)
+    fence = tables.control.fence(PLACE, run, 3)
+    assert tables.statuses.write(fence, [(name, (7,), 199) for name in SETS[:4]])
+    assert tables.statuses.crossings(SETS[:5]) == {
+        SETS[0]: (7,),
+        SETS[1]: (5, 9),
+        SETS[2]: (7,),
+        SETS[3]: (7,),
+    }
+    assert [item.get("ttl") for item in tables.items("Statuses")] == [{"N": "199"}, {"N": "99"}, None, {"N": "199"}]
 
 
-def test_a_lease_is_held_by_one_worker_until_it_is_released_or_expires(tables: Tables) -> None:
-    assert tables.control.lease(0, "a", NOW, NOW + 150) == Mark(None, None)
-    assert tables.control.lease(0, "b", NOW + 149.5, NOW + 300) is None
-    assert tables.control.lease(1, "b", NOW, NOW + 150) == Mark(None, None)  # another slot is free
-    tables.control.release(0, "a")
-    assert tables.control.lease(0, "b", NOW + 1, NOW + 151) == Mark(None, None)
-    assert tables.control.lease(0, "c", NOW + 151, NOW + 301) is None
-    assert tables.control.lease(0, "c", NOW + 151.25, NOW + 301) == Mark(None, None)
+def test_a_late_worker_records_no_crossing(tables: Tables) -> None:
+    fence = tables.control.fence(PLACE, _leased(tables), 1)
+    assert tables.statuses.write(fence, [(SETS[0], (7,), 199)])
+    _leased(tables)
+    assert not tables.statuses.write(fence, [(SETS[0], (8,), 199), (SETS[1], (8,), 199)])
+    assert tables.statuses.crossings(SETS[:2]) == {SETS[0]: (7,)}
 
 
-def test_the_holder_of_a_lease_may_take_it_again(tables: Tables) -> None:
-    tables.control.lease(0, "a", NOW, NOW + 150)
-    assert tables.control.lease(0, "a", NOW, NOW + 150) == Mark(None, None)
+# Control: leases, runs, commits
 
 
-def test_only_the_holder_of_a_lease_can_release_it(tables: Tables) -> None:
-    tables.control.lease(0, "a", NOW, NOW + 150)
-    tables.control.release(0, "b", resume=(0, SETS[0]))
-    assert tables.control.lease(0, "c", NOW + 1, NOW + 151) is None
-    assert "resume_step" not in tables.items("Control")[0]
+def _leased(tables: Tables, holder: str = "a", now: float = NOW, place: Place = PLACE) -> int:
+    """Take a lease that is free or over. The number of its run."""
+    later = now + 1000 * len([call for call in tables.calls if "Key" in call.asked])
+    row = tables.control.lease(place, holder, later, later + 150)
+    assert row is not None
+    return row.run
 
 
-def test_a_mark_moves_only_from_the_step_that_its_worker_read(tables: Tables) -> None:
-    tables.control.advance(0, None, STEP)
-    tables.control.advance(0, STEP, STEP + 1)
-    tables.control.advance(0, STEP + 1, STEP + 9)
-    assert tables.control.lease(0, "a", NOW, NOW + 150) == Mark(STEP + 9, None)
+def test_a_lease_is_held_by_one_worker_until_it_is_released_or_expires_and_each_has_another_run(
+    tables: Tables,
+) -> None:
+    def run(holder: str, now: float, place: Place = PLACE) -> int | None:
+        row = tables.control.lease(place, holder, NOW + now, NOW + now + 150)
+        return None if row is None else row.run
+
+    assert run("a", 0) == 1
+    assert run("b", 149.5) is None
+    assert run("b", 0, Place(0, 4)) == run("b", 0, Place(9, 3)) == 1  # other slots are free
+    tables.control.release(PLACE, 1)
+    assert run("b", 1) == 2
+    assert run("c", 151) is None
+    assert run("c", 151.25) == 3
+    assert run("c", 152) == 4  # its own: an answer may have been lost
+    tables.control.release(PLACE, 3)
+    assert run("d", 153) is None
+    tables.control.release(PLACE, 4)
+    assert run("d", 154) == 5
 
 
-@pytest.mark.parametrize("before", [None, STEP - 1, STEP + 1])
-def test_a_worker_stops_if_another_one_moved_the_mark(tables: Tables, before: int | None) -> None:
-    tables.control.advance(7, None, STEP)
-    with pytest.raises(LeaseLostError, match=r"^another worker took slot 7 or moved its mark, and continues there$"):
-        tables.control.advance(7, before, STEP + 2)
-    assert tables.control.lease(7, "a", NOW, NOW + 150) == Mark(STEP, None)
+def _commit(
+    tables: Tables, run: int, before: SlotRow, step: int, manifest: str | None, *, leaving: bool = False
+) -> None:
+    horizon = moved_horizon(before.horizon, step, 100 * step)
+    kept = () if manifest is None else (manifest,)
+    moves = tables.statuses.horizon_moves(PLACE.slot, step, 100 * step)
+    tables.control.commit(PLACE, run, before, Commit(step, manifest, kept, horizon), moves, leaving=leaving)
 
 
-def test_a_worker_that_leaves_moves_the_mark_and_gives_its_lease_back_in_one_write(tables: Tables) -> None:
-    tables.control.lease(0, "a", NOW, NOW + 150)
-    tables.control.advance(0, None, STEP, leaving="a")
-    assert tables.control.lease(0, "b", NOW, NOW + 150) == Mark(STEP, None)
-    tables.control.advance(0, STEP, STEP + 1, leaving="b")
-    assert tables.control.lease(0, "c", NOW, NOW + 150) == Mark(STEP + 1, None)
+def test_a_commit_moves_mark_manifest_and_horizon_at_once_and_clears_the_progress(tables: Tables) -> None:
+    run = _leased(tables)
+    tables.control.record_decided(PLACE, run, STEP, Progress("", "draft", 0))
+    before = tables.control.row(PLACE)
+    assert (before.progress, before.begun, before.evaluated_through) == (Progress("", "draft", 0), STEP, None)
+    for step, manifest in ((STEP, None), (STEP + 1, "first"), (STEP + 2, "first"), (STEP + 3, "second")):
+        _commit(tables, run, before, step, manifest)
+        before = tables.control.row(PLACE)
+        assert (before.evaluated_through, before.manifest, before.progress) == (step, manifest, None)
+        assert before.horizon == tables.statuses.read((), [PLACE.slot])[1][PLACE.slot]
+    assert before.kept == ("second",)
+    assert before.lease_until is not None
+    _commit(tables, run, before, STEP + 4, "third", leaving=True)
+    assert tables.control.row(PLACE).lease_until is None
 
 
-def test_a_worker_that_leaves_after_its_lease_was_taken_moves_nothing(tables: Tables) -> None:
-    tables.control.advance(0, None, STEP)
-    tables.control.lease(0, "a", NOW, NOW + 150)
-    tables.control.lease(0, "b", NOW + 151, NOW + 301)
+@pytest.mark.parametrize("late", ["run", "mark", "manifest"])
+def test_a_late_commit_changes_nothing(tables: Tables, late: str) -> None:
+    run = _leased(tables)
+    start = tables.control.row(PLACE)
+    _commit(tables, run, start, STEP, "first")
+    row = tables.control.row(PLACE)
+    stored = tables.items("Statuses")
+    if late == "run":
+        _leased(tables)
+    elif late == "mark":
+        row = replace(row, evaluated_through=STEP - 1)
+    else:
+        row = replace(row, manifest="another")
+    for before in (row, start):
+        with pytest.raises(
+            LeaseLostError, match=r"^another worker took slot 3 or moved its mark, and continues there$"
+        ):
+            _commit(tables, run, before, STEP + 1, "second")
+    assert (tables.control.row(PLACE).manifest, tables.items("Statuses")) == ("first", stored)
+
+
+def test_a_commit_after_a_recovery_leaves_the_horizon_where_readers_have_seen_it(tables: Tables) -> None:
+    move_horizon(tables.statuses, PLACE.slot, STEP + 5, 100)
+    run = _leased(tables)
+    _commit(tables, run, tables.control.row(PLACE), STEP, "first")
+    assert tables.control.row(PLACE).evaluated_through == STEP
+    assert tables.statuses.read((), [PLACE.slot])[1][PLACE.slot] == Horizon(STEP + 5, 100)
+
+
+def test_only_the_current_run_records_parts_as_decided_and_begun_never_goes_back(tables: Tables) -> None:
+    first = _leased(tables)
+    tables.control.record_decided(PLACE, first, STEP + 5, Progress("base", "draft", 0))
+    second = _leased(tables)
+    tables.control.record_decided(PLACE, second, STEP + 2, Progress("base", "again", 0))
+    row = tables.control.row(PLACE)
+    assert (row.progress, row.begun) == (Progress("base", "again", 0), STEP + 5)
     with pytest.raises(LeaseLostError):
-        tables.control.advance(0, STEP, STEP + 1, leaving="a")
-    assert tables.control.evaluated_through(0) == STEP
-    assert tables.control.lease(0, "c", NOW + 152, NOW + 302) is None
+        tables.control.record_decided(PLACE, first, STEP + 9, Progress("base", "late", 0))
+    assert tables.control.row(PLACE) == row
 
 
-def test_a_worker_that_expects_a_mark_never_creates_it(tables: Tables) -> None:
-    with pytest.raises(LeaseLostError):
-        tables.control.advance(7, STEP - 1, STEP)
+def test_a_slot_is_retired_unless_another_command_has_begun(tables: Tables) -> None:
+    run = _leased(tables)
+    _commit(tables, run, tables.control.row(PLACE), STEP, "first")
+    command = tables.control.begin_command()
+    later = tables.control.begin_command()
+    assert not tables.control.retire(PLACE, command)
+    assert tables.control.retire(PLACE, later)
+    assert not tables.control.retire(PLACE, later)
+    row = tables.control.row(PLACE)
+    assert (row.run, row.manifest, row.kept, row.evaluated_through, row.retired) == (run + 1, None, (), STEP, True)
 
 
-def test_a_worker_that_runs_out_of_time_stores_where_to_resume(tables: Tables) -> None:
-    tables.control.advance(0, None, STEP)
-    tables.control.lease(0, "a", NOW, NOW + 150)
-    tables.control.release(0, "a", resume=(STEP + 1, SETS[9]))
-    assert tables.control.lease(0, "b", NOW, NOW + 150) == Mark(STEP, SETS[9])
-
-
-def test_a_worker_stores_its_place_only_while_it_holds_the_lease(tables: Tables) -> None:
-    tables.control.advance(0, None, STEP)
-    tables.control.lease(0, "a", NOW, NOW + 150)
-    tables.control.keep_place(0, "b", (STEP + 1, SETS[2]))
-    tables.control.keep_place(0, "a", (STEP + 1, SETS[9]))
-    assert tables.control.lease(0, "c", NOW, NOW + 150) is None
-    assert tables.control.lease(0, "c", NOW + 151, NOW + 301) == Mark(STEP, SETS[9])
-    tables.control.keep_place(0, "a", (STEP + 1, SETS[2]))
-    tables.control.release(0, "c")
-    assert tables.control.lease(0, "d", NOW, NOW + 150) == Mark(STEP, SETS[9])
-
-
-def test_the_resume_point_of_a_completed_step_is_ignored(tables: Tables) -> None:
-    tables.control.advance(0, None, STEP)
-    tables.control.lease(0, "a", NOW, NOW + 150)
-    tables.control.release(0, "a", resume=(STEP + 1, SETS[9]))
-    tables.control.advance(0, STEP, STEP + 1)
-    assert tables.control.lease(0, "b", NOW, NOW + 150) == Mark(STEP + 1, None)
-
-
-def test_an_operator_sees_the_progress_of_every_slot_and_nothing_else(tables: Tables) -> None:
+def test_an_operator_sees_the_row_of_every_slot_and_nothing_else(tables: Tables) -> None:
     tables.control.check("join", PRINTS)
-    tables.control.advance(0, None, STEP)
-    tables.control.advance(255, None, STEP + 1)
-    tables.control.lease(255, "a", NOW, NOW + 150)
-    tables.control.lease(3, "b", NOW, NOW + 150)
-    assert sorted(tables.control.progress(), key=lambda progress: progress.slot) == [
-        Progress(0, STEP, None),
-        Progress(3, None, NOW + 150),
-        Progress(255, STEP + 1, NOW + 150),
-    ]
+    tables.control.type_numbers(["a"])
+    tables.control.begin_command()
+    for place in (Place(0, 0), Place(0, 255), Place(480_000, 3)):
+        tables.control.lease(place, "a", NOW, NOW + 150)
+    assert sorted(place for place, _ in tables.control.rows()) == [(0, 0), (0, 255), (480_000, 3)]
+    assert {row for _, row in tables.control.rows()} == {SlotRow(run=1, lease_until=NOW + 150)}
+
+
+def test_the_mark_of_a_slot_is_the_last_one_of_its_layouts(tables: Tables) -> None:
+    layouts = Layouts((Layout(4, 0), Layout(2, 100), Layout(4, 200)))
+    assert tables.control.mark_of(3, layouts) is None
+    tables.mark(3, 99)
+    tables.mark(1, 99)
+    tables.mark(1, 150, layout=100)
+    assert [tables.control.mark_of(slot, layouts) for slot in (1, 3)] == [150, 99]
+
+
+def test_a_type_keeps_its_number_and_no_number_is_used_again(tables: Tables) -> None:
+    first = tables.control.type_numbers(["b", "a"])
+    assert sorted(first.values()) == [1, 2]
+    assert tables.control.type_numbers(["c", "a"]) == {**first, "c": 3}
+    assert tables.control.type_numbers([]) == {**first, "c": 3}
+    with pytest.raises(ConfigurationError, match=r"^a deployment has at most 255 types in its life"):
+        tables.control.type_numbers(f"type {n}" for n in range(253))
+    assert len(tables.control.type_numbers(f"type {n}" for n in range(252))) == 255
+
+
+def test_two_workers_that_number_types_at_once_agree(tables: Tables) -> None:
+    other, calls = Control(tables.other_client(), tables.names["Control"]), itertools.count()
+
+    def before(**_: Any) -> None:
+        if next(calls) < 2:
+            other.type_numbers([f"other {next(calls)}"])
+
+    tables.client.meta.events.register("before-call.dynamodb.UpdateItem", before)
+    numbers = tables.control.type_numbers(["mine"])
+    assert numbers == other.type_numbers([])
+    assert sorted(numbers.values()) == [1, 2]
 
 
 # Control: fingerprints
@@ -713,12 +598,10 @@ def test_fingerprints_too_many_for_one_update_are_refused(tables: Tables) -> Non
 
 def test_only_rows_whose_time_has_passed_are_deleted(tables: Tables) -> None:
     tables.log.put_all([_join(SETS[0], 1, expires=999), _join(SETS[1], 1, expires=1000), _join(SETS[2], 1)])
-    write(tables.members, SETS[0], "fledge", _state(5, 1), 16, 999)
-    tables.statuses.write(SETS[0], (5,), 999)
-    tables.statuses.move_horizon(0, 7, 200)
-    assert tables.expire(1000) == 3
-    assert [touched.set_key for touched in _touched(tables)] == SETS[1:3]
-    assert states_of(tables.members, SETS[:1]) == {}
+    cross(tables.statuses, SETS[0], (5,), 999)
+    move_horizon(tables.statuses, 0, 7, 200)
+    assert tables.expire(1000) == 2
+    assert list(_joined(tables)) == SETS[1:3]
     assert tables.statuses.read(SETS[:1], [0]) == ({}, {0: Horizon(7, 200)})  # a horizon has no time to live
 
 
@@ -732,30 +615,41 @@ def test_only_rows_whose_time_has_passed_are_deleted(tables: Tables) -> None:
             "BatchWriteItem",
             {
                 "RequestItems": {
-                    "x-Members": [{"PutRequest": {"Item": {"set_key": {"B": bytes([n])}}}} for n in range(26)]
+                    "x-Statuses": [{"PutRequest": {"Item": {"set_key": {"B": bytes([n])}}}} for n in range(26)]
                 }
             },
             "26 writes",
         ),
         (
             "BatchWriteItem",
-            {"RequestItems": {"x-Members": [{"PutRequest": {"Item": {"set_key": {"B": b"k"}}}}] * 2}},
+            {"RequestItems": {"x-Statuses": [{"PutRequest": {"Item": {"set_key": {"B": b"k"}}}}] * 2}},
             "two writes of one key",
         ),
         (
             "BatchWriteItem",
-            {"RequestItems": {"x-Members": [{"PutRequest": {"Item": {"set_key": {"B": b""}}}}]}},
+            {"RequestItems": {"x-Statuses": [{"PutRequest": {"Item": {"set_key": {"B": b""}}}}]}},
             "an empty key",
         ),
         (
             "BatchGetItem",
-            {"RequestItems": {"x-Members": {"Keys": [{"set_key": {"B": bytes([n])}} for n in range(101)]}}},
+            {"RequestItems": {"x-Statuses": {"Keys": [{"set_key": {"B": bytes([n])}} for n in range(101)]}}},
             "101 keys",
         ),
         (
             "BatchGetItem",
-            {"RequestItems": {"x-Members": {"Keys": [{"set_key": {"B": b"k"}}] * 2}}},
+            {"RequestItems": {"x-Statuses": {"Keys": [{"set_key": {"B": b"k"}}] * 2}}},
             "a key twice",
+        ),
+        (
+            "TransactWriteItems",
+            {"TransactItems": [{"Update": {"TableName": "t", "Key": n}} for n in range(101)]},
+            "101 w",
+        ),
+        ("TransactWriteItems", {"TransactItems": [{"Update": {"TableName": "t", "Key": 1}}] * 2}, "two writes of one"),
+        (
+            "TransactWriteItems",
+            {"TransactItems": [{"Update": {"TableName": "t", "Key": 1, "UpdateExpression": "SET ttl = :t"}}]},
+            "reserved words",
         ),
         ("PutItem", {"Item": {"v": {"B": bytes(400 * 1024)}}}, "more than 400 KB"),
         ("UpdateItem", {"UpdateExpression": "SET ttl = :t"}, "reserved words"),

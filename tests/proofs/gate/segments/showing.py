@@ -38,7 +38,7 @@ class Flaw(Enum):
 
 
 class Horizon(NamedTuple):
-    """The visible step over time; see ``kanon.gate.storage.statuses.Horizon``. Each step names its object."""
+    """The visible step over time; see ``kanon.gate.storage.aws.statuses.Horizon``. Each step names its object."""
 
     through: int = 0
     visible_from: int = 0

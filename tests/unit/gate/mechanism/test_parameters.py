@@ -59,7 +59,7 @@ def test_the_certain_counts_come_from_the_ends_of_the_laws() -> None:
         (
             {"k": 66_664, "client_bits": 32},
             (
-                "a set would keep 66667 members, more than the 66666 that fit into one DynamoDB item at client_bits 32:"
+                "a set would keep 66667 members, more than the 66666 that fit into 400,000 bytes at client_bits 32:"
                 " lower k to at most 66663, or client_bits"
             ),
         ),

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from kanon.gate import storage
-from kanon.gate.storage.control import Control
-from kanon.gate.storage.members import Members
-from kanon.gate.storage.statuses import Statuses
-from kanon.gate.storage.step_log import StepLog
+from kanon.gate.storage import aws as storage
+from kanon.gate.storage.aws.control import Control, Place
+from kanon.gate.storage.aws.statuses import Statuses
+from kanon.gate.storage.aws.step_log import StepLog
 from tests.unit.examples import ONE_SLOT
 
 TABLE, KEY = "table", bytes(32)
@@ -46,19 +45,12 @@ class Client:
 
 
 CONSISTENT: dict[str, Callable[[Any], object]] = {
-    "Control.evaluated_through": lambda client: Control(client, TABLE).evaluated_through(0),
-    "Control.progress": lambda client: list(Control(client, TABLE).progress()),
+    "Control.row": lambda client: Control(client, TABLE).row(Place(0, 0)),
+    "Control.rows": lambda client: list(Control(client, TABLE).rows()),
     "Control.recorded": lambda client: Control(client, TABLE).recorded("join"),
-    "Members.read": lambda client: Members(client, TABLE).read([KEY]),
-    "Members.items": lambda client: list(Members(client, TABLE).items()),
-    "Members.stamps": lambda client: Members(client, TABLE).stamps([0]),
-    "Members.states": lambda client: list(Members(client, TABLE).states()),
-    "Members.undecodable": lambda client: list(Members(client, TABLE).undecodable()),
-    "Members.waking": lambda client: list(Members(client, TABLE).waking(0)),
     "Statuses.crossings": lambda client: Statuses(client, TABLE).crossings([KEY]),
     "Statuses.is_suppressed": lambda client: Statuses(client, TABLE).is_suppressed(KEY),
     "Statuses.released": lambda client: Statuses(client, TABLE).released(),
-    "Statuses.stamps": lambda client: Statuses(client, TABLE).stamps([0]),
     "StepLog.page": lambda client: StepLog(client, TABLE, ONE_SLOT).page(b"here", b"a", b"b"),
 }
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kanon.errors import ConfigurationError
 from kanon.gate.slots import Layout, Layouts
-from kanon.gate.storage.step_log import Found, Row, StepLog, key_of, pack, partition
+from kanon.gate.storage.aws.step_log import Found, Row, StepLog, key_of, pack, partition
 from tests.unit.examples import ONE_SLOT, in_slot
 
 STEPS = st.integers(-(2**63), 2**63 - 1)
@@ -25,10 +25,6 @@ def test_a_join_is_a_row_under_its_step_and_slot_and_its_set_and_token() -> None
     }
 
 
-def test_a_wake_up_is_a_row_without_a_token() -> None:
-    assert pack(Row(472_000, A, None, "fledge", 99), SIXTEEN)["set_token"] == {"B": A}
-
-
 @given(STEPS, st.integers(0, 255))
 def test_each_step_and_slot_has_a_separate_partition(step: int, slot: int) -> None:
     assert int.from_bytes(partition(step, SIXTEEN, slot)[:8], "big", signed=True) == step
@@ -43,8 +39,7 @@ def test_the_key_of_a_row_is_its_primary_key() -> None:
 def test_a_row_lies_in_the_slot_that_the_layout_of_its_step_gives_its_set() -> None:
     log = StepLog(None, "log", Layouts((Layout(1, 0), Layout(16, 100))))  # type: ignore[arg-type]
     for step, slot in ((99, 0), (100, 5)):
-        for token in (3, None):
-            assert key_of(log.item(Row(step, A, token, "fledge", 99)))[0] == partition(step, SIXTEEN, slot)
+        assert key_of(log.item(Row(step, A, 3, "fledge", 99)))[0] == partition(step, SIXTEEN, slot)
 
 
 def test_a_row_of_a_step_before_every_layout_is_refused() -> None:

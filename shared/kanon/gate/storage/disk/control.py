@@ -12,8 +12,8 @@ from pathlib import Path
 from kanon.disk import Database, transaction
 from kanon.errors import ConfigurationError, FingerprintMismatchError, LeaseLostError
 from kanon.gate.mechanism.tape import check_set_key
+from kanon.gate.publishing import Horizon, moved_horizon
 from kanon.gate.storage.protocols import Manifest, Piece, Status
-from kanon.gate.storage.statuses import Horizon
 
 NAME = "control.db"
 KEYS_A_QUERY = 500
@@ -288,18 +288,3 @@ class ControlFile(Database):
 
 def _manifest(step: int, pieces: str) -> Manifest:
     return Manifest(step, tuple(Piece(*piece) for piece in json.loads(pieces)))
-
-
-def moved_horizon(horizon: Horizon | None, step: int, visible_from: int) -> Horizon:
-    """The horizon when ``step`` is complete and becomes visible at the tick ``visible_from``.
-
-    What readers see before that tick does not change. If the horizon becomes visible at the same or a later tick,
-    ``step`` becomes visible with it.
-    """
-    if horizon is None:
-        return Horizon(step, visible_from)
-    if step <= horizon.through:
-        return horizon
-    if horizon.visible_from < visible_from:
-        return Horizon(step, visible_from, horizon.through, horizon.visible_from, horizon.earlier)
-    return Horizon(step, horizon.visible_from, horizon.earlier, horizon.earlier_from, horizon.earliest)

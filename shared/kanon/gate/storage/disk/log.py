@@ -22,7 +22,7 @@ from kanon.errors import ThrottledError
 from kanon.gate.mechanism.tape import check_set_key
 from kanon.gate.merging import JOIN, Joins
 from kanon.gate.slots import Layout, Layouts
-from kanon.gate.storage.step_log import TOKEN_BYTES, Row
+from kanon.gate.storage.aws.step_log import TOKEN_BYTES, Row
 
 ONE_SLOT = Layouts((Layout(1, 0),))
 """On one machine there is one slot. Its parts are as many as its states need."""
@@ -124,7 +124,7 @@ class DiskLog:
             database.executemany("INSERT OR IGNORE INTO joins VALUES (?)", ((entry,) for entry in entries))
 
     def _entry(self, row: Row) -> bytes:
-        return entry_of(row.set_key, 0 if row.token is None else row.token, self._numbers[row.type_name])
+        return entry_of(row.set_key, row.token, self._numbers[row.type_name])
 
     def add(self, step: int, entries: Iterable[bytes]) -> None:
         """Put joins that are entries already into a step that is open; they are stored when this returns.

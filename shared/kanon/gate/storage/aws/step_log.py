@@ -1,6 +1,6 @@
-"""StepLog: joins and wake-ups. All answers derive from this log.
+"""StepLog: the joins. All answers derive from this log.
 
-A join is a row of its own or an entry of a packed item, which holds joins of several clients. A wake-up is a row.
+A join is a row of its own or an entry of a packed item, which holds joins of several clients.
 """
 
 import secrets
@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from kanon.dynamo.batches import Item, put_all
-from kanon.errors import ThrottledError, UndecodableJoinsError
+from kanon.errors import UndecodableJoinsError
 from kanon.gate.mechanism.tape import SET_KEY_BYTES, check_set_key
 from kanon.gate.slots import Layout, Layouts
 
@@ -31,14 +31,11 @@ FIRST_PACKED, LAST_PACKED = BEFORE_ANY_SET, BEFORE_ANY_SET + b"\xff" * 16
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the log: a join, or a wake-up if it has no token.
-
-    ``expires`` is in Unix seconds.
-    """
+    """A join. ``expires`` is in Unix seconds."""
 
     step: int
     set_key: bytes
-    token: int | None
+    token: int
     type_name: str
     expires: int
 
@@ -47,7 +44,7 @@ class Found(NamedTuple):
     """The result of one call on a partition.
 
     Attributes:
-        rows: the set key and token of each row (the set key alone: a wake-up) and its type, in order.
+        rows: the set key and token of each row and its type, in order.
         packed: the joins of each packed item.
         last: the last row read if the partition has more rows; None if it has not.
     """
@@ -71,11 +68,10 @@ def pack(row: Row, layout: Layout) -> Item:
     The last bits of the token choose the partition of a join, so that the joins of one set spread over all of them.
     """
     check_set_key(row.set_key)
-    token = b"" if row.token is None else row.token.to_bytes(TOKEN_BYTES, "big")
-    number = row.set_key[-1] if row.token is None else row.token
+    number = row.token % (layout.partitions or 1)
     return {
-        "step_slot": {"B": partition(row.step, layout, layout.slot_of(row.set_key), number % (layout.partitions or 1))},
-        "set_token": {"B": row.set_key + token},
+        "step_slot": {"B": partition(row.step, layout, layout.slot_of(row.set_key), number)},
+        "set_token": {"B": row.set_key + row.token.to_bytes(TOKEN_BYTES, "big")},
         "type": {"S": row.type_name},
         "ttl": {"N": str(row.expires)},
     }
@@ -91,7 +87,7 @@ def pack_all(rows: Sequence[Row], layout: Layout) -> Item:
     return {
         "step_slot": {"B": partition(first.step, layout, layout.slot_of(first.set_key), number)},
         "set_token": {"B": BEFORE_ANY_SET + secrets.token_bytes(16)},
-        "joins": {"B": pack_joins((row.type_name, row.set_key, row.token or 0) for row in rows)},
+        "joins": {"B": pack_joins((row.type_name, row.set_key, row.token) for row in rows)},
         "ttl": {"N": str(first.expires)},
     }
 
@@ -140,7 +136,7 @@ def partition(step: int, layout: Layout, slot: int, number: int = 0) -> bytes:
 
 
 class StepLog:
-    """The log of joins and wake-ups."""
+    """The log of joins."""
 
     def __init__(self, client: "DynamoDBClient", table: str, layouts: Layouts) -> None:
         self._client = client
@@ -176,23 +172,14 @@ class StepLog:
         left = {key_of(item) for item in put_all(self._client, self._table, items, KEY)}
         return [key_of(item) not in left for item in items]
 
-    def put_wake_ups(self, rows: Iterable[Row]) -> None:
-        """Put wake-ups.
-
-        Raises:
-            ThrottledError: some were not stored; do not commit their sets.
-        """
-        if self.put_all(rows):
-            raise ThrottledError("the log did not store every wake-up; evaluate the step again")
-
-    def partitions(self, step: int, slot: int, window: int) -> dict[bytes, Layout]:
-        """The partitions in which rows of the sets of ``slot`` may lie at ``step``, with their layouts.
+    def partitions(self, step: int, slot: int) -> dict[bytes, Layout]:
+        """The partitions in which joins of the sets of ``slot`` may lie at ``step``, with their layouts.
 
         The arguments and errors are those of :meth:`Layouts.read`.
         """
         return {
             partition(step, layout, each, number): layout
-            for layout, each in self.layouts.read(slot, step, window)
+            for layout, each in self.layouts.read(slot, step)
             for number in range(layout.partitions or 1)
         }
 

@@ -1,0 +1,128 @@
+"""The bucket of states: parts, and the lists of them. An object is written once, under a name of its own.
+
+``1234/5/480000-17-3.part``: layout, slot, step, run and number. Every lease has another run, so no name is written
+twice, and the sweeper knows whose work an object is. The name of a list ends with the digest of its content.
+"""
+
+import json
+from collections.abc import Collection, Iterator
+from hashlib import sha256
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple
+
+from kanon.dynamo.batches import chunks
+from kanon.errors import UndecodableMembersError
+from kanon.gate.parts import PADDING, Part, decode, encode
+from kanon.gate.storage.aws.control import Place
+from kanon.gate.storage.protocols import Piece
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+ABSENT = frozenset({"NoSuchKey", "404"})
+DELETES_A_CALL = 1000
+
+
+class Listed(NamedTuple):
+    """The parts of a slot after a step.
+
+    Attributes:
+        step: the step.
+        pieces: the parts in the order of their keys.
+        end: the first key that is not decided yet, in hexadecimal; None if all are: then this is a manifest.
+        last: the number of parts of the range that was decided last.
+    """
+
+    step: int
+    pieces: tuple[Piece, ...]
+    end: str | None = None
+    last: int = 0
+
+
+class PartObjects:
+    """The objects of a slot."""
+
+    def __init__(self, client: "S3Client", bucket: str, place: Place) -> None:
+        self._client, self._bucket, self._folder = client, bucket, place.folder
+        self._numbers = count()
+
+    def put(self, part: Part, step: int, run: int, first: str) -> Piece:
+        """Store a part after ``step``; ``first`` is the smallest key of its range, in hexadecimal."""
+        content = encode(part, step)
+        name = f"{self._name(step, run)}.part"
+        self._put(name, content)
+        return Piece(first, name, sha256(content).hexdigest(), part.earliest)
+
+    def sync(self) -> None:
+        """S3 has stored what it has answered."""
+
+    def read(self, piece: Piece) -> Part:
+        """A part, of this slot or of another one.
+
+        Raises:
+            UndecodableMembersError: it is missing or damaged.
+        """
+        return decode(self._read(piece.name, piece.digest))
+
+    def put_list(self, listed: Listed, run: int) -> str:
+        """Store a list of parts. Returns its name."""
+        content = json.dumps(listed._asdict()).encode()
+        content += b" " * (-len(content) % PADDING)
+        name = f"{self._name(listed.step, run)}-{sha256(content).hexdigest()}.list"
+        self._put(name, content)
+        return name
+
+    def list_of(self, name: str) -> Listed:
+        """A list of parts, of this slot or of another one.
+
+        Raises:
+            UndecodableMembersError: it is missing or damaged.
+        """
+        found = json.loads(self._read(name, name.removesuffix(".list").rpartition("-")[2]))
+        return Listed(found["step"], tuple(Piece(*each) for each in found["pieces"]), found["end"], found["last"])
+
+    def sweep(self, named: Collection[str], run: int) -> None:
+        """Delete the objects of runs before ``run`` except these."""
+        unnamed = (key for key in self._keys() if key not in named and run_of(key) < run)
+        for keys in chunks(unnamed, DELETES_A_CALL):
+            answer = self._client.delete_objects(
+                Bucket=self._bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
+            )
+            if answer.get("Errors"):
+                raise RuntimeError(f"{len(answer['Errors'])} objects were not deleted; repeat it")
+
+    def _name(self, step: int, run: int) -> str:
+        return f"{self._folder}{step}-{run}-{next(self._numbers)}"
+
+    def _put(self, name: str, content: bytes) -> None:
+        self._client.put_object(Bucket=self._bucket, Key=name, Body=content)
+
+    def _read(self, name: str, digest: str) -> bytes:
+        try:
+            content = self._client.get_object(Bucket=self._bucket, Key=name)["Body"].read()
+        except self._client.exceptions.ClientError as error:
+            if error.response["Error"]["Code"] not in ABSENT:
+                raise
+            raise UndecodableMembersError(f"the object {name} is missing from the bucket of states") from error
+        if sha256(content).hexdigest() != digest:
+            raise UndecodableMembersError(f"the object {name} is not the one that was written")
+        return content
+
+    def _keys(self) -> Iterator[str]:
+        for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._folder):
+            yield from (item["Key"] for item in page.get("Contents", ()))
+
+
+def step_of(name: str) -> int:
+    """The step of an object."""
+    return _numbers(name)[0]
+
+
+def run_of(name: str) -> int:
+    """The run that has put an object."""
+    return _numbers(name)[1]
+
+
+def _numbers(name: str) -> tuple[int, int]:
+    step, run, _ = name.rpartition("/")[2].split("-", 2)
+    return int(step), int(run)

@@ -1,0 +1,315 @@
+"""The joins of a slot's steps: every page of the log is read once, and the joins are then given range by range.
+
+Packed joins are in no order. So a step is read as a whole, partitions and ranges of them in parallel, into one buffer
+in the order of key ranges. What exceeds MOST_BYTES goes to a file without a name in the directory of temporary files,
+which goes when the worker stops. The buffer holds repeated joins too; a range is sorted when it is asked for.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from tempfile import TemporaryFile
+from typing import IO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kanon.errors import ConfigurationError, UndecodableJoinsError
+from kanon.gate.mechanism.tape import SET_KEY_BYTES
+from kanon.gate.merging import JOIN, Joins
+from kanon.gate.slots import Layout
+from kanon.gate.storage.aws.step_log import FIRST_PACKED, LAST_PACKED, PAST_ANY_TOKEN, Found, StepLog, unpack_joins
+
+READERS = 8
+"""Pages read at once. A range of a partition that is longer than a page is read in as many parts."""
+MOST_BYTES = 256 << 20
+"""The bytes of joins in memory. The others are in a file."""
+BUCKETS = 256
+"""Ranges of keys of equal width into which the joins of a page are sorted."""
+JOINS_A_BUCKET = 1 << 15
+"""Buckets are taken together as long as they have no more joins than about this."""
+_CUT_BYTES = 40
+"""Longer than every key of the log."""
+
+
+class Range(NamedTuple):
+    """The keys of a partition that are still to be read.
+
+    Attributes:
+        whole: whether none of them was read: it may be read in parts.
+    """
+
+    partition: bytes
+    first: bytes
+    last: bytes
+    whole: bool = True
+
+    def parts(self) -> list["Range"]:
+        """Ranges of equal width; itself if it is no longer whole. Nothing is between a key and the key with a 0."""
+        if not self.whole:
+            return [self]
+        low, high = _number(self.first), _number(self.last)
+        cuts = sorted({low + (high - low) * n // READERS for n in range(1, READERS)} - {low, high})
+        edges = [cut.to_bytes(_CUT_BYTES, "big") for cut in cuts]
+        firsts = [self.first, *(edge + b"\x00" for edge in edges)]
+        bounds = zip(firsts, [*edges, self.last], strict=True)
+        return [Range(self.partition, first, last, whole=False) for first, last in bounds]
+
+
+def _number(key: bytes) -> int:
+    return int.from_bytes(key.ljust(_CUT_BYTES, b"\x00"), "big")
+
+
+class Page(NamedTuple):
+    """The joins of a page, bucket by bucket, where each bucket begins and the last one ends, and what is left to read.
+
+    Attributes:
+        entries: joins of dtype :data:`JOIN`, as bytes.
+        edges: (BUCKETS + 1,), in joins.
+    """
+
+    entries: bytes
+    edges: NDArray[np.int64]
+    rest: list[Range]
+
+
+class StepJoins:
+    """The joins of a slot; a :class:`kanon.gate.storage.protocols.JoinLog` without what only a writer's log needs.
+
+    It holds one step at a time. Close it, or use it as a context.
+
+    Args:
+        log: the log.
+        slot: the slot.
+        numbers: the number of each type whose joins may be in the log, also of retired types.
+    """
+
+    def __init__(self, log: StepLog, slot: int, numbers: Mapping[str, int]) -> None:
+        self._log, self._slot, self._numbers = log, slot, numbers
+        self._buffer: _Buffer | None = None
+
+    def __enter__(self) -> "StepJoins":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Forget what was read."""
+        if self._buffer is not None:
+            self._buffer.close()
+            self._buffer = None
+
+    def count(self, step: int) -> int:
+        """The number of joins of a step, repeated ones included.
+
+        Raises:
+            ConfigurationError: the log has joins of a type that has no number; or more than memory and the directory of
+                temporary files hold; or rows may lie under a layout that is no longer listed.
+            UndecodableJoinsError: joins are of no known format.
+        """
+        return self._read(step).count
+
+    def joins(self, step: int, first: bytes, end: bytes | None) -> Joins:
+        """The distinct joins of the sets from the key ``first`` up to ``end``, which is not included, sorted.
+
+        Raises:
+            ConfigurationError, UndecodableJoinsError: as :meth:`count`.
+        """
+        return self._read(step).joins(first, end)
+
+    def _read(self, step: int) -> "_Buffer":
+        """The buffer of a step."""
+        if self._buffer is None or self._buffer.step != step:
+            self.close()
+            layout = self._log.layouts.at(step)
+            buffer = _Buffer(step, self._slot, layout)
+            try:
+                for page in self._pages(step, layout):
+                    buffer.add(page)
+            except BaseException:
+                buffer.close()
+                raise
+            self._buffer = buffer
+        return self._buffer
+
+    def _pages(self, step: int, layout: Layout) -> Iterator[Page]:
+        """All pages of a step, in no order."""
+        readers = ThreadPoolExecutor(READERS)
+        try:
+            waiting = {readers.submit(self._page, part, layout) for part in self._ranges(step, layout)}
+            while waiting:
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in done:
+                    page = future.result()
+                    waiting |= {readers.submit(self._page, part, layout) for part in page.rest}
+                    yield page
+        finally:
+            readers.shutdown(cancel_futures=True)
+
+    def _ranges(self, step: int, layout: Layout) -> Iterator[Range]:
+        """What to read at first: all of a partition at once, unless it has rows of other slots."""
+        first, last = self._rows(layout)
+        for partition, of in self._log.partitions(step, self._slot).items():
+            if of.partitions is None:
+                yield Range(partition, first, last)
+            elif of == layout:
+                yield Range(partition, FIRST_PACKED, last)
+            else:
+                yield from (Range(partition, FIRST_PACKED, LAST_PACKED), Range(partition, first, last))
+
+    def _rows(self, layout: Layout) -> tuple[bytes, bytes]:
+        """The first and the last key that a row of the slot can have."""
+        lowest, highest = layout.keys_of(self._slot)
+        return max(LAST_PACKED + b"\x00", lowest), highest + PAST_ANY_TOKEN
+
+    def _page(self, part: Range, layout: Layout) -> Page:
+        """Read one page."""
+        found = self._log.page(part.partition, part.first, part.last)
+        joins = _joined([self._singles(found), *self._packed(found.packed)])
+        places = _leading_bits(joins) * layout.slots
+        own = places >> 16 == self._slot
+        buckets = (places[own] >> 8 & BUCKETS - 1).astype(np.uint8)
+        joins = joins[own][np.argsort(buckets, kind="stable")]
+        edges = np.concatenate(([0], np.cumsum(np.bincount(buckets, minlength=BUCKETS))))
+        return Page(joins.tobytes(), edges, [] if found.last is None else self._rest(part, found.last, layout))
+
+    def _rest(self, part: Range, last_read: bytes, layout: Layout) -> list[Range]:
+        """What is left of a range after a page that ended with this key."""
+        first = last_read + b"\x00"
+        if first <= LAST_PACKED < part.last:
+            rows, _ = self._rows(layout)
+            return [*part._replace(first=first, last=LAST_PACKED).parts(), part._replace(first=rows)]
+        return part._replace(first=first).parts()
+
+    def _singles(self, found: Found) -> Joins:
+        """The joins that are rows."""
+        rows = b"".join(key + bytes([self._number(type_name)]) for key, type_name in found.rows)
+        if any(len(key) + 1 != JOIN.itemsize for key, _ in found.rows):
+            raise UndecodableJoinsError("the log has a row whose key is not that of a join")
+        return np.frombuffer(rows, JOIN)
+
+    def _packed(self, items: Iterable[bytes]) -> Iterator[Joins]:
+        """The joins of packed items."""
+        entries: dict[tuple[str, int], list[bytes]] = {}
+        for joins in (joins for item in items for joins in unpack_joins(item)):
+            entries.setdefault((joins.type_name, joins.token_bytes), []).append(joins.entries)
+        for (type_name, width), parts in entries.items():
+            given = np.frombuffer(b"".join(parts), [("key", f"S{SET_KEY_BYTES}"), ("token", f">u{width}")])
+            found = np.empty(len(given), JOIN)
+            found["key"], found["token"], found["type"] = given["key"], given["token"], self._number(type_name)
+            yield found
+
+    def _number(self, type_name: str) -> int:
+        if type_name not in self._numbers:
+            raise ConfigurationError(
+                f"the log has joins of type {type_name!r}, which is not configured: deploy the type again, or retire it"
+                f" permanently with `kanon operate retire {type_name}`"
+            )
+        return self._numbers[type_name]
+
+
+def _joined(parts: Iterable[Joins]) -> Joins:
+    """Joins one after the other. ``np.concatenate`` would change the order of the bytes of a token."""
+    return np.frombuffer(b"".join(part.tobytes() for part in parts), JOIN)
+
+
+def _leading_bits(joins: Joins) -> NDArray[np.int64]:
+    """The first 16 bits of the set keys."""
+    entries = joins.view(np.uint8).reshape(-1, JOIN.itemsize)
+    return entries[:, 0].astype(np.int64) << 8 | entries[:, 1]
+
+
+class _Buffer:
+    """The joins of a step, page by page, in memory or in a file."""
+
+    def __init__(self, step: int, slot: int, layout: Layout) -> None:
+        self.step, self.count = step, 0
+        self._slot, self._layout = slot, layout
+        self._held: list[bytes | int] = []  # the entries of a page, or their place in the file
+        self._edges: list[NDArray[np.int64]] = []
+        self._bytes = self._written = 0
+        self._file: IO[bytes] | None = None
+        self._descriptor = -1
+        self._last: tuple[int, Joins] = (-1, np.zeros(0, JOIN))
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def add(self, page: Page) -> None:
+        """Add a page."""
+        if not page.entries:
+            return
+        self.count += len(page.entries) // JOIN.itemsize
+        self._edges.append(page.edges * JOIN.itemsize)
+        if self._bytes + len(page.entries) <= MOST_BYTES:
+            self._bytes += len(page.entries)
+            self._held.append(page.entries)
+        else:
+            self._held.append(self._write(page.entries))
+
+    def _write(self, entries: bytes) -> int:
+        """Write entries to the file. Returns their place."""
+        at = self._written
+        try:
+            if self._file is None:
+                self._file = TemporaryFile(buffering=0)  # noqa: SIM115, close() closes it
+                self._descriptor = self._file.fileno()
+            while self._written < at + len(entries):
+                self._written += os.pwrite(self._descriptor, entries[self._written - at :], self._written)
+        except OSError as error:
+            raise ConfigurationError(
+                f"slot {self._slot} has more joins in step {self.step} than the temporary files of a worker hold: raise"
+                f" EphemeralStorage of `evaluate` in template.yaml, and use more slots from a later step on"
+            ) from error
+        return at
+
+    def joins(self, first: bytes, end: bytes | None) -> Joins:
+        """The distinct joins from ``first`` up to ``end``, sorted."""
+        lowest, highest = self._layout.keys_of(self._slot)
+        if (end is not None and end <= lowest) or first > highest:
+            return np.zeros(0, JOIN)
+        together = self._together()
+        low, high = self._bucket(max(first, lowest)), self._bucket(highest if end is None else min(end, highest))
+        groups = range(low // together, high // together + 1)
+        return _joined(_between(self._group(group, together), first, end) for group in groups)
+
+    def _bucket(self, key: bytes) -> int:
+        return int.from_bytes(key[:2], "big") * self._layout.slots >> 8 & BUCKETS - 1
+
+    def _together(self) -> int:
+        """How many buckets are taken together: a power of two."""
+        most = JOINS_A_BUCKET * BUCKETS // max(1, self.count)
+        return 1 << min(most, BUCKETS).bit_length() - 1 if most else 1
+
+    def _group(self, group: int, together: int) -> Joins:
+        """The distinct joins of some buckets, sorted. The last ones are kept: the next range may begin in them."""
+        if self._last[0] != group:
+            low, high = group * together, (group + 1) * together
+            parts = [
+                self._slice(held, int(edges[low]), int(edges[high]))
+                for held, edges in zip(self._held, self._edges, strict=True)
+            ]
+            entries = np.sort(np.frombuffer(b"".join(parts), f"S{JOIN.itemsize}"))
+            new = np.ones(len(entries), bool)
+            new[1:] = entries[1:] != entries[:-1]
+            self._last = group, entries[new].view(JOIN)
+        return self._last[1]
+
+    def _slice(self, held: bytes | int, first: int, end: int) -> bytes:
+        if isinstance(held, bytes):
+            return held[first:end]
+        return b"".join(_read(self._descriptor, held + first, end - first))
+
+
+def _read(file: int, at: int, size: int) -> Iterator[bytes]:
+    while size:
+        yield (found := os.pread(file, size, at))
+        at, size = at + len(found), size - len(found)
+
+
+def _between(joins: Joins, first: bytes, end: bytes | None) -> Joins:
+    """The joins of a range, of sorted ones."""
+    low = np.searchsorted(joins["key"], np.bytes_(first))
+    return joins[low : None if end is None else np.searchsorted(joins["key"], np.bytes_(end))]

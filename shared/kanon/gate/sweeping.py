@@ -1,0 +1,68 @@
+"""Use case on AWS: delete the objects that no recovery needs any more (docs/proofs/segments.md).
+
+An object may go if its run is over and nothing in its slot's row leads to it: then nothing ever will. A slot of an old
+layout is retired first, when readers see steps of all slots that continue it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kanon.errors import UndecodableMembersError
+from kanon.gate.slots import Layouts
+from kanon.gate.storage.aws.control import Control, Place, SlotRow
+from kanon.gate.storage.aws.parts import PartObjects
+
+
+@dataclass(frozen=True)
+class Sweeping:
+    """The use case with its storage. ``publish_margin``: in seconds, by which the clocks of readers may be late."""
+
+    control: Control
+    parts_of: Callable[[Place], PartObjects]
+    layouts: Layouts
+    publish_margin: int
+
+    def sweep(self, now: float) -> None:
+        """Retire the slots that nobody needs, then delete what nothing names.
+
+        Raises:
+            UndecodableMembersError: a list of parts is missing or damaged; the objects of its slot are not touched.
+        """
+        for place, row in self.control.rows():
+            if not row.retired and row.evaluated_through is not None and self._heirs(place):
+                command = self.control.begin_command()  # before the rows of the heirs are read
+                if self._is_continued(place, now):
+                    self.control.retire(place, command)
+            self._sweep(place)
+
+    def _heirs(self, place: Place) -> list[Place]:
+        """The slots that continue a slot."""
+        entries = [layout.from_step for layout in self.layouts.entries]
+        later = [step for step in entries if step > place.layout]
+        if place.layout not in entries or not later:
+            return []
+        return [Place(later[0], slot) for slot in self.layouts.following(place.slot, place.layout)]
+
+    def _is_continued(self, place: Place, now: float) -> bool:
+        """Whether every reader sees a step of each slot that continues this one."""
+        horizons = [self.control.row(heir).horizon for heir in self._heirs(place)]
+        return all(horizon is not None and horizon.at(now - self.publish_margin) is not None for horizon in horizons)
+
+    def _sweep(self, place: Place) -> None:
+        """Delete the objects of a slot that its row does not lead to."""
+        parts, row = self.parts_of(place), self.control.row(place)
+        while True:
+            try:
+                parts.sweep(_named(row, parts), row.run)
+            except UndecodableMembersError:  # gone if another sweep is faster; then the row has changed too
+                before, row = row, self.control.row(place)
+                if row == before:
+                    raise
+            else:
+                return
+
+
+def _named(row: SlotRow, parts: PartObjects) -> set[str]:
+    """The objects to which a row leads."""
+    lists = {*row.kept, *([] if row.progress is None else [row.progress.draft])}
+    return {*lists, *(piece.name for name in lists for piece in parts.list_of(name).pieces)}
