@@ -3,9 +3,10 @@
 A call takes one or two milliseconds, a session ten, and the suite makes hundreds of thousands of calls.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import copy
+from copy import copy, deepcopy
 from functools import cache
 from io import BytesIO
 from string import ascii_letters, digits
@@ -22,6 +23,10 @@ from moto.core import models, responses
 from moto.core.base_backend import BaseBackend
 from moto.core.request import Request, environ_key_for_header
 from moto.core.serialize import AttributePickerContext, BaseJSONSerializer, XFormedAttributePicker
+from moto.dynamodb import models as dynamodb_models
+from moto.dynamodb.models import DynamoDBBackend
+from moto.dynamodb.models.dynamo_type import DynamoType
+from moto.dynamodb.models.table import Table
 from moto.dynamodb.parsing.expressions import UpdateExpressionParser
 from moto.moto_api._internal.moto_random import MotoRandom
 
@@ -50,6 +55,8 @@ def quick_aws() -> Iterator[None]:
         patch.setattr(
             BaseJSONSerializer, "_serialize_type_structure", _present(BaseJSONSerializer._serialize_type_structure)
         )
+        patch.setattr(dynamodb_models, "copy", _copies)
+        patch.setattr(DynamoDBBackend, "transact_write_items", _naming(DynamoDBBackend.transact_write_items))
         patch.setattr(MotoRandom, "get_random_string", _random_string)
         patch.setattr(UpdateExpressionParser, "make", cache(UpdateExpressionParser.make))  # calls change a copy
         yield
@@ -154,6 +161,46 @@ def _present(serialize: Method) -> Method:
         for kind, content in value.items():
             serializer._serialize(attribute, content, shape.members[kind], kind)
         serializer._default_serialize(serialized, attribute, shape, key)
+
+    return found
+
+
+class _Copies:
+    """The module ``copy`` for moto, which copies a whole table for every item of a transaction."""
+
+    def __init__(self) -> None:
+        self.of_thread = threading.local()
+
+    def deepcopy(self, value: Any) -> Any:
+        """A copy. That of a table in a transaction shares all items but those that it names, and is made once."""
+        kept: dict[str, Table] | None = getattr(self.of_thread, "kept", None)
+        if kept is None or not isinstance(value, Table):
+            return deepcopy(value)
+        if value.name not in kept:
+            kept[value.name] = table = copy(value)
+            table.items = copy(value.items)
+            for key in self.of_thread.named[value.name]:
+                if key in table.items:
+                    table.items[key] = deepcopy(table.items[key])
+        return kept[value.name]
+
+
+_copies = _Copies()
+
+
+def _naming(transact: Method) -> Method:
+    """A transaction says which items it names. Its tables have no sort key."""
+
+    def found(backend: DynamoDBBackend, transact_items: list[dict[str, Any]]) -> None:
+        named: dict[str, list[DynamoType]] = {}
+        for part in (part for entry in transact_items for part in entry.values()):
+            name = backend.get_table(part["TableName"]).hash_key_attr
+            named.setdefault(part["TableName"], []).append(DynamoType(part.get("Key", part.get("Item"))[name]))
+        _copies.of_thread.named, _copies.of_thread.kept = named, {}
+        try:
+            transact(backend, transact_items)
+        finally:
+            _copies.of_thread.kept = None
 
     return found
 
