@@ -5,12 +5,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from kanon.gate.merging import Joins
-from kanon.gate.parts import Part
 from kanon.gate.publishing import Horizon
 from kanon.gate.slots import Layouts
+
+if TYPE_CHECKING:  # `query` starts without numpy
+    from kanon.gate.merging import Joins
+    from kanon.gate.parts import Part
 
 
 class Piece(NamedTuple):
@@ -66,7 +68,7 @@ class JoinLog(Protocol):
     def count(self, step: int) -> int:
         """The number of joins of a step; a repeated one may count again."""
 
-    def joins(self, step: int, first: bytes, end: bytes | None) -> Joins:
+    def joins(self, step: int, first: bytes, end: bytes | None) -> "Joins":
         """The distinct joins of the sets from the key ``first`` up to ``end``, which is not included, sorted."""
 
 
@@ -86,13 +88,13 @@ class ClosedLog(JoinLog, Protocol):
 class Parts(Protocol):
     """The stored parts."""
 
-    def put(self, part: Part, step: int, run: int, first: str) -> Piece:
+    def put(self, part: "Part", step: int, run: int, first: str) -> Piece:
         """Store a part under a name that is never used again."""
 
     def sync(self) -> None:
         """Make what was put durable."""
 
-    def read(self, piece: Piece) -> Part:
+    def read(self, piece: Piece) -> "Part":
         """A part as it was put."""
 
     def sweep(self, names: set[str], run: int) -> None:
