@@ -35,6 +35,6 @@ def sweeping() -> Sweeping:
 
 @texts_withheld()
 @logger.inject_lambda_context(log_event=False)
-def handler(_event: dict[str, Any], _context: LambdaContext) -> None:
-    """Entry point: sweep the objects of all slots."""
+def handler(event: dict[str, Any], context: LambdaContext) -> None:  # noqa: ARG001, Lambda passes both
+    """Entry point: the schedule calls it once a day to sweep the objects of all slots."""
     sweeping().sweep(clock.now())

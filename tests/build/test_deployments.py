@@ -18,7 +18,7 @@ pytestmark = pytest.mark.build
 
 SAM = ROOT / ".venv-sam" / "bin" / "python"
 SCRIPT = Path(__file__).with_name("published.py")
-FUNCTIONS = ("Join", "Query", "Evaluate")
+FUNCTIONS = ("Join", "Query", "Evaluate", "Sweep")
 UNVERSIONED = ("LogRetention", "ThrottleRate", "MaxWriteUnits", "DeletionProtection", "JoinReservedConcurrency")
 Resources = dict[str, Any]
 

@@ -1,8 +1,8 @@
 """Two releases run side by side on one stack, as they do during a deployment and after a rollback.
 
 Three releases are made from the build: the one of this checkout, the next one, which also reads another form of
-Members, and the one after that, which writes it. Neighbours may take turns at every function. The first and the third
-may not: that is why a row form is read one release before it is written (rule 12 of docs/architecture.md).
+parts, and the one after that, which writes it. Neighbours may take turns at every function. The first and the third
+may not: that is why a form is read one release before it is written (rule 12 of docs/architecture.md).
 """
 
 import json
@@ -17,7 +17,7 @@ import pytest
 from kanon.gate.mechanism.steps import step_at
 from kanon.local import Stack
 from kanon.local.engines import Emulator, Ministack
-from tests.build.test_build import CROWD, PERIOD, SET, http_event, run
+from tests.build.test_build import CROWD, PERIOD, SET, http_event, newest_parts, run
 from tests.moto_engine import Moto
 
 pytestmark = pytest.mark.build
@@ -25,19 +25,20 @@ pytestmark = pytest.mark.build
 START = 1_800_000_000 // PERIOD * PERIOD + 60.0
 STEPS = 4
 READS = '''
-_unpack_all = unpack_all
+_decode = decode
 
 
-def unpack_all(packed):
+def decode(content):
     """Form 2 is form 1 under another number."""
-    return _unpack_all([b"\\x01" + value[1:] if value[:1] == b"\\x02" else value for value in packed])
+    return _decode(content[:11] + b"\\x01" + content[12:] if content[11] == 2 else content)
 '''
 WRITES = """
-_pack_all = pack_all
+_encode = encode
 
 
-def pack_all(*members):
-    return [b"\\x02" + value[1:] for value in _pack_all(*members)]
+def encode(part, step):
+    content = _encode(part, step)
+    return content[:11] + b"\\x02" + content[12:]
 """
 
 
@@ -84,8 +85,8 @@ def releases(
     for number, code in enumerate((READS, READS + WRITES)):
         build = tmp_path_factory.mktemp("release") / str(number)
         shutil.copytree(host_build, build)
-        packing = build / "Shared" / "python" / "kanon" / "gate" / "storage" / "packing.py"
-        packing.write_text(packing.read_text() + code)
+        parts = build / "Shared" / "python" / "kanon" / "gate" / "parts.py"
+        parts.write_text(parts.read_text() + code)
         made.append(Release(build, runtime_boto3))
     first, second, third = made
     return first, second, third
@@ -111,26 +112,22 @@ def closed(number: int) -> float:
     return START + (number + 1) * PERIOD + 200
 
 
-def rows(stack: Stack, table: str) -> list[Any]:
-    """The items of sets in a table, with the number of the form of Members left out."""
-    found = stack.session.client("dynamodb").scan(TableName=stack.storage.tables[table])["Items"]
+def stored(stack: Stack) -> tuple[list[Any], list[bytes]]:
+    """The items of sets in Statuses, and the parts without the number of their form."""
+    found = stack.session.client("dynamodb").scan(TableName=stack.storage.tables["Statuses"])["Items"]
     items = [item for item in found if "through" not in item]  # horizons tell which steps were completed together
-    for item in items:
-        if "members" in item:
-            item["members"]["B"] = item["members"]["B"][1:]
-    return sorted(items, key=repr)
+    return sorted(items, key=repr), [content[12:] for content in newest_parts(stack)]
 
 
 def form(stack: Stack) -> int:
     """The number of the form in which the set is stored."""
-    found = stack.session.client("dynamodb").scan(TableName=stack.storage.tables["Members"])["Items"]
-    (item,) = (item for item in found if "members" in item)
-    return int(item["members"]["B"][0])
+    (content,) = newest_parts(stack)
+    return content[11]
 
 
 @pytest.fixture(scope="module")
-def expected() -> Iterator[tuple[str, dict[str, list[Any]]]]:
-    """The answer and the rows if this release alone does everything."""
+def expected() -> Iterator[tuple[str, tuple[list[Any], list[bytes]]]]:
+    """The answer and what is stored if this release alone does everything."""
     with new_stack(Moto) as alone:
         for number in range(STEPS):
             alone.advance_to(START + number * PERIOD)
@@ -138,11 +135,11 @@ def expected() -> Iterator[tuple[str, dict[str, list[Any]]]]:
             assert alone.request("POST", "/v1:batchJoin", {"joins": joins}).status == 200
         alone.advance_to(closed(STEPS) - 100)
         body = alone.request("GET", f"/v1/types/fledge/sets/{SET}").body.decode()
-        yield body, {table: rows(alone, table) for table in ("Members", "Statuses")}
+        yield body, stored(alone)
 
 
 def test_neighbouring_releases_alternate_at_every_function(
-    releases: tuple[Release, Release, Release], stack: Stack, expected: tuple[str, dict[str, list[Any]]]
+    releases: tuple[Release, Release, Release], stack: Stack, expected: tuple[str, tuple[list[Any], list[bytes]]]
 ) -> None:
     _, second, third = releases
     forms = []
@@ -160,11 +157,11 @@ def test_neighbouring_releases_alternate_at_every_function(
     assert [second.query(stack), third.query(stack)] == [body, body]
     assert json.loads(body)["kAnonymous"] is True
     assert json.loads(body)["step"] == step_at(START, PERIOD) + STEPS - 1
-    assert {table: rows(stack, table) for table in state} == state
+    assert stored(stack) == state
 
 
 def test_a_skipped_release_stops_the_slot_and_loses_nothing(
-    releases: tuple[Release, Release, Release], stack: Stack, expected: tuple[str, dict[str, list[Any]]]
+    releases: tuple[Release, Release, Release], stack: Stack, expected: tuple[str, tuple[list[Any], list[bytes]]]
 ) -> None:
     first, second, third = releases
     for number in range(STEPS):
@@ -180,4 +177,4 @@ def test_a_skipped_release_stops_the_slot_and_loses_nothing(
     stack.clock.set(closed(STEPS) - 100)
     body, state = expected
     assert [first.query(stack), second.query(stack)] == [body, body]
-    assert {table: rows(stack, table) for table in state} == state
+    assert stored(stack) == state

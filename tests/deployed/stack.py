@@ -74,11 +74,10 @@ class Deployed:
         assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
 
     def _mend_what_the_emulator_does_otherwise(self) -> None:
-        """Correct four differences from AWS, each as narrowly as possible; :func:`expanded` corrects a fifth.
+        """Correct three differences from AWS, each as narrowly as possible; :func:`expanded` corrects a fourth.
 
         A number given by a parameter stays text. Ref of a secret gives its name instead of its ARN. The batch call of
-        SQS requires an action that IAM does not have: on AWS, sqs:SendMessage covers it. The same holds for the batch
-        of PartiQL statements, which names no table here: on AWS each statement needs the action of its kind.
+        SQS requires an action that IAM does not have: on AWS, sqs:SendMessage covers it.
         """
         functions = self.client("lambda")
         for mapping in functions.list_event_source_mappings()["EventSourceMappings"]:
@@ -96,9 +95,6 @@ class Deployed:
                     statement["Resource"] = [arns.get(resource, resource) for resource in resources]
                     if "sqs:SendMessage" in actions:
                         statement["Action"] = [*actions, "sqs:SendMessageBatch"]
-                if function == "Evaluate":
-                    batch = {"Effect": "Allow", "Action": "dynamodb:BatchExecuteStatement", "Resource": "*"}
-                    document["Statement"].append(batch)
                 iam.put_role_policy(RoleName=role, PolicyName=name, PolicyDocument=json.dumps(document))
 
         self._mend_policies_of_buckets()

@@ -93,8 +93,9 @@ def test_every_route_of_the_template_is_deployed(deployed):
         ("Join", "dynamodb", "scan", {"TableName": "StepLogTable"}),
         ("Join", "dynamodb", "scan", {"TableName": "StatusesTable"}),
         ("Join", "secretsmanager", "get_secret_value", {"SecretId": "NoiseKeySecret"}),
+        ("Join", "s3", "list_objects_v2", {"Bucket": "StatesBucket"}),
         ("Query", "dynamodb", "scan", {"TableName": "StepLogTable"}),
-        ("Query", "dynamodb", "scan", {"TableName": "MembersTable"}),
+        ("Query", "s3", "list_objects_v2", {"Bucket": "StatesBucket"}),
         ("Query", "secretsmanager", "get_secret_value", {"SecretId": "ClientKeySecret"}),
         ("Evaluate", "secretsmanager", "get_secret_value", {"SecretId": "SetPepperSecret"}),
         ("Evaluate", "secretsmanager", "get_secret_value", {"SecretId": "ClientKeySecret"}),
@@ -123,7 +124,7 @@ def test_a_second_deployment_changes_its_parameters_and_no_secret(deployed):
     assert not changed.items() & PARAMETERS.items()
     deployed.deploy(PARAMETERS | changed)
     groups = deployed.client("logs").describe_log_groups(logGroupNamePrefix=f"/kanon/{STACK}/")["logGroups"]
-    assert [group["retentionInDays"] for group in groups] == [90, 90, 90]
+    assert [group["retentionInDays"] for group in groups] == [90, 90, 90, 90]
     for name, version in versions.items():
         assert deployed.function(name)["Version"] != version
         assert deployed.function(name)["Environment"]["Variables"]["POWERTOOLS_LOG_LEVEL"] == "WARNING"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from kanon.gate.settings import EvaluateSettings, JoinSettings, QuerySettings
+from kanon.gate.settings import EvaluateSettings, JoinSettings, QuerySettings, StatesSettings
 from kanon.http.origin import HEADER
 from kanon.local.template import ACCOUNT, TemplateError
 from kanon.local.template import _check as check_parameter
@@ -107,7 +107,6 @@ STACKS: dict[str, dict[str, str]] = {
     },
     "everything else": {
         "DeletionProtection": "ON",
-        "RecoveryDays": "0",
         "SnapStart": "ON",
         "Reservations": "OFF",
         "WarmWriteUnits": "5000",
@@ -172,8 +171,8 @@ TYPES = {
     GATE: "ApiGatewayV2::Api ApiGatewayV2::ApiMapping ApiGatewayV2::Authorizer ApiGatewayV2::DomainName "
     "ApiGatewayV2::Integration ApiGatewayV2::Route ApiGatewayV2::Stage CloudFormation::Stack CloudWatch::Alarm "
     "DynamoDB::Table IAM::Role KMS::Key Lambda::EventInvokeConfig Lambda::EventSourceMapping Lambda::Permission "
-    "Logs::LogGroup Route53::RecordSet SQS::Queue Scheduler::Schedule SecretsManager::Secret Serverless::Function "
-    "Serverless::LayerVersion",
+    "Logs::LogGroup Route53::RecordSet S3::Bucket S3::BucketPolicy SQS::Queue Scheduler::Schedule "
+    "SecretsManager::Secret Serverless::Function Serverless::LayerVersion",
     REPORTS: "ApiGatewayV2::Integration ApiGatewayV2::Route CloudWatch::Alarm DynamoDB::Table IAM::Role KMS::Key "
     "Lambda::EventInvokeConfig Lambda::EventSourceMapping Lambda::Permission Logs::LogGroup S3::Bucket "
     "S3::BucketPolicy SQS::Queue Scheduler::Schedule SecretsManager::Secret Serverless::Function "
@@ -485,11 +484,14 @@ RETRIES = {"MaximumRetryAttempts": 2, "MaximumEventAgeInSeconds": 1800}
 """Half an hour of attempts: after that the event goes to the lost events, where an alarm sees it."""
 SCHEDULES: dict[str, tuple[str, Document]] = {
     "EvaluateSchedule": ("Evaluate", {"MaximumRetryAttempts": 10, "MaximumEventAgeInSeconds": 1800}),
+    "StatesSchedule": ("Sweep", {"MaximumRetryAttempts": 10, "MaximumEventAgeInSeconds": 1800}),
     "SweepSchedule": ("Aggregate", {"MaximumRetryAttempts": 2, "MaximumEventAgeInSeconds": 300}),
     "RotateSchedule": ("Rotate", {"MaximumRetryAttempts": 2, "MaximumEventAgeInSeconds": 300}),
 }
 EVERY_FIVE_MINUTES = {"SweepSchedule": 0, "RotateSchedule": 120}
 """First second of the day at which a schedule of reports fires."""
+STATES_SWEPT = 3 * 3600 + 40 * 60
+"""Second of the day at which the states are swept."""
 LOST = ({"Fn::GetAtt": ["LostEvents", "Arn"]}, {"Ref": "LostEventsArn"})
 
 
@@ -544,6 +546,9 @@ def the_schedule_fires_after_each_step_of_every_period(documents: Documents) -> 
         cron = stack.of_type("AWS::Scheduler::Schedule")["EvaluateSchedule"]["ScheduleExpression"]
         if firing_times(cron) != {(end + SCHEDULE_OFFSET) % DAY for end in range(0, DAY, int(period))}:
             yield f"{cron} does not fire {SCHEDULE_OFFSET} s after the ends of steps of {period} s"
+    cron = documents.deployed().of_type("AWS::Scheduler::Schedule")["StatesSchedule"]["ScheduleExpression"]
+    if firing_times(cron) != {STATES_SWEPT}:
+        yield f"the states are swept at {cron}"
     for name, second in EVERY_FIVE_MINUTES.items():
         cron = documents.deployed(Reports="ON").of_type("AWS::Scheduler::Schedule")[name]["ScheduleExpression"]
         if firing_times(cron) != set(range(second, DAY, 300)):
@@ -650,11 +655,10 @@ PERMISSIONS: dict[str, dict[str, dict[str, set[str]]]] = {
             "QueryLogs": LOGS,
         },
         "EvaluateRole": {
-            "StepLog": {"dynamodb:Query", "dynamodb:BatchWriteItem", *DESCRIBE},
-            "Members": {
-                *("dynamodb:BatchGetItem", "dynamodb:PutItem", "dynamodb:PartiQLInsert", "dynamodb:PartiQLUpdate"),
-                *DESCRIBE,
-            },
+            "StepLog": {"dynamodb:Query", *DESCRIBE},
+            "StatesBucket": {"s3:ListBucket"},
+            "StatesBucket/*": {"s3:GetObject", "s3:PutObject"},
+            "StatesKey via s3": BOTH_WAYS,
             "Statuses": UPDATE | DESCRIBE,
             "Control": {"dynamodb:GetItem"} | UPDATE | DESCRIBE,
             "NoiseKey": READ_SECRET,
@@ -663,7 +667,16 @@ PERMISSIONS: dict[str, dict[str, dict[str, set[str]]]] = {
             "LostEvents": SEND,
             "EvaluateLogs": LOGS,
         },
-        "ScheduleRole": {"Evaluate.Alias": INVOKE, "LostEvents": SEND},
+        "SweepRole": {
+            "StatesBucket": {"s3:ListBucket"},
+            "StatesBucket/*": {"s3:GetObject", "s3:DeleteObject"},
+            "StatesKey via s3": {"kms:Decrypt"},
+            "Control": {f"dynamodb:{call}" for call in ("GetItem", "Scan", "UpdateItem", "ConditionCheckItem")},
+            "Key via dynamodb": {"kms:Decrypt"},
+            "LostEvents": SEND,
+            "SweepLogs": LOGS,
+        },
+        "ScheduleRole": {"Evaluate.Alias": INVOKE, "Sweep.Alias": INVOKE, "LostEvents": SEND},
         "CanaryRole": {
             **dict.fromkeys(("Join", "Query", "Join:live", "Query:live"), MOVE_ALIAS),
             "*": {"cloudwatch:DescribeAlarms"},  # the action knows no single alarm; alarms tell nothing about a set
@@ -861,6 +874,18 @@ def nobody_sees_sums_and_keys_and_budgets_together(_: Documents) -> Problems:
         yield f"private keys are read by {', '.join(sorted(opens))}"
 
 
+@rule(GATE, together=True)
+def nobody_writes_and_deletes_states(_: Documents) -> Problems:
+    """A rule for the table of permissions itself: a name that was deleted is never written again."""
+    for word, role in (("s3:PutObject", "EvaluateRole"), ("s3:DeleteObject", "SweepRole")):
+        found = {name for name, where in PERMISSIONS[GATE].items() if word in where.get("StatesBucket/*", set())}
+        if found != {role}:
+            yield f"{word} is allowed to {', '.join(sorted(found))}"
+    seen = {name for name, where in PERMISSIONS[GATE].items() if any(one.startswith("States") for one in where)}
+    if seen != {"EvaluateRole", "SweepRole"}:
+        yield f"states are seen by {', '.join(sorted(seen))}"
+
+
 TRUSTED = {"ScheduleRole": "scheduler", "CanaryRole": "codedeploy"}
 """The service that takes a role, if it is not Lambda."""
 THIS_ACCOUNT = {"Ref": "AWS::AccountId"}
@@ -1004,6 +1029,7 @@ SIZES = {
     "Join": (512, 10),
     "Query": (512, 10),
     "Evaluate": (1769, 120),
+    "Sweep": (512, 900),
     "Collect": (512, 10),
     "Store": (1769, 60),
     "Jobs": (1769, 28),
@@ -1012,6 +1038,8 @@ SIZES = {
     "Rotate": (512, 60),
 }
 """MB of memory and seconds of the longest call. ``docs/evidence/performance.md`` and `kanon cost` assume them."""
+TEMPORARY = {"Evaluate": {"Size": 2048}}
+"""MB of files, if they are more than Lambda gives to everybody: the joins of a step beyond those in memory."""
 
 
 @rule(GATE, REPORTS)
@@ -1019,6 +1047,8 @@ def functions_have_the_size_that_was_measured(document: Document) -> Problems:
     for name, function in functions(document).items():
         if (given := (function.get("MemorySize"), function.get("Timeout"))) != SIZES.get(name):
             yield f"{name} has {given}"
+        if function.get("EphemeralStorage") != TEMPORARY.get(name):
+            yield f"{name} has {function.get('EphemeralStorage')} for files"
 
 
 @rule(GATE, together=True)
@@ -1058,13 +1088,12 @@ def snapshots_are_of_join_and_query_if_asked_for(documents: Documents) -> Proble
 # ---------------------------------------------------------------------------------------------- storage
 TABLES = {
     "StepLog": [("step_slot", "B", "HASH"), ("set_token", "B", "RANGE")],
-    "Members": [("set_key", "B", "HASH")],
     "Statuses": [("set_key", "B", "HASH")],
     "Control": [("name", "S", "HASH")],
     "Budgets": [("row", "B", "HASH"), ("part", "S", "RANGE")],
     "ReportJobs": [("job", "S", "HASH"), ("part", "S", "RANGE")],
 }
-LASTING, WARMED = {"Control"}, {"StepLog", "Members", "Statuses"}
+LASTING, WARMED = {"Control"}, {"StepLog", "Statuses"}
 """The table whose rows do not expire, and those with a warm throughput."""
 
 
@@ -1074,7 +1103,7 @@ def tables_have_their_keys_forget_and_have_a_limit(documents: Documents) -> Prob
         stack = documents.deployed(**parameters)
         tables, given = stack.of_type("AWS::DynamoDB::Table"), stack.parameters
         reports = {"Budgets", "ReportJobs"} if given["Reports"] == "ON" else set()
-        if set(tables) != {"StepLog", "Members", "Statuses", "Control"} | reports:
+        if set(tables) != {"StepLog", "Statuses", "Control"} | reports:
             yield f"{name}: the tables are {', '.join(tables)}"
         for table, found in tables.items():
             protected = given[f"{'Reports' if table in reports else ''}DeletionProtection"] == "ON"
@@ -1091,9 +1120,6 @@ def tables_have_their_keys_forget_and_have_a_limit(documents: Documents) -> Prob
             }
             if table not in LASTING:
                 expected["TimeToLiveSpecification"] = {"AttributeName": "ttl", "Enabled": True}
-            if table == "Members" and given["RecoveryDays"] != "0":
-                days = {"PointInTimeRecoveryEnabled": True, "RecoveryPeriodInDays": given["RecoveryDays"]}
-                expected["PointInTimeRecoverySpecification"] = days
             if table in WARMED and (given["WarmReadUnits"], given["WarmWriteUnits"]) != ("12000", "4000"):
                 warm = {"ReadUnitsPerSecond": given["WarmReadUnits"], "WriteUnitsPerSecond": given["WarmWriteUnits"]}
                 expected["WarmThroughput"] = warm
@@ -1105,7 +1131,11 @@ def tables_have_their_keys_forget_and_have_a_limit(documents: Documents) -> Prob
 
 
 KEY_ARN = "arn:aws:kms:us-east-1:123456789012:kanon-Key"
-WORK_KEY_ARN = "arn:aws:kms:us-east-1:123456789012:kanon-ReportsStack-WorkKey"
+KEYS_OF_BUCKETS = {
+    "StatesBucket": "arn:aws:kms:us-east-1:123456789012:kanon-StatesKey",
+    "WorkBucket": "arn:aws:kms:us-east-1:123456789012:kanon-ReportsStack-WorkKey",
+}
+"""Buckets with a key of their own."""
 STATEFUL = ("AWS::DynamoDB::Table", "AWS::KMS::Key", "AWS::SecretsManager::Secret", "AWS::S3::Bucket")
 FLEETING = ("AWS::SQS::Queue", "AWS::Logs::LogGroup", "AWS::Budgets::Budget")
 KEY_STATEMENT = {
@@ -1152,8 +1182,9 @@ def keys_belong_to_the_account_and_secrets_are_generated_once(document: Document
 
 
 CLOSED = dict.fromkeys(("BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets"), True)
-LIFETIMES = {"ReportsBucket": 97, "WorkBucket": 31, "SummariesBucket": None}
-"""Days that a bucket keeps an object; a report may be aggregated for 90 days, and a job takes one."""
+LIFETIMES = {"StatesBucket": None, "ReportsBucket": 97, "WorkBucket": 31, "SummariesBucket": None}
+"""Days that a bucket keeps an object; a report may be aggregated for 90 days, and a job takes one. `sweep` deletes
+states when no recovery needs them."""
 WORKERS = ["arn:aws:iam:us-east-1:123456789012:kanon-ReportsStack-" + name for name in ("DecryptRole", "AggregateRole")]
 
 
@@ -1164,8 +1195,7 @@ def buckets_are_closed_encrypted_and_forget(documents: Documents) -> Problems:
     if set(buckets) != set(LIFETIMES):
         yield f"the buckets are {', '.join(buckets)}"
     for name, bucket in buckets.items():
-        key = WORK_KEY_ARN if name == "WorkBucket" else KEY_ARN
-        by_key = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": key}
+        by_key = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": KEYS_OF_BUCKETS.get(name, KEY_ARN)}
         uploads = {"AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}}
         lives = {"unfinished-uploads": uploads}
         if days := LIFETIMES.get(name):
@@ -1185,9 +1215,9 @@ def buckets_are_closed_encrypted_and_forget(documents: Documents) -> Problems:
         if set(re.findall(r"arn:\*:s3:::[^\"]*", roles)) != wanted:
             yield f"the roles do not name {wanted}, or others"
     policies = stack.of_type("AWS::S3::BucketPolicy")
-    for name, bucket in {
-        name: f"arn:aws:s3:us-east-1:123456789012:kanon-ReportsStack-{name}" for name in buckets
-    }.items():
+    for name in buckets:
+        path, owner = (GATE, "kanon") if name == "StatesBucket" else (REPORTS, "kanon-ReportsStack")
+        bucket = f"arn:aws:s3:us-east-1:123456789012:{owner}-{name}"
         clear = {"Resource": [bucket, f"{bucket}/*"], "Condition": {"Bool": {"aws:SecureTransport": "false"}}}
         others = {"Resource": f"{bucket}/*", "Condition": {"ArnNotEquals": {"aws:PrincipalArn": WORKERS}}}
         refused = {"RefuseClearText": clear, **({"RefuseEverybodyElse": others} if name == "WorkBucket" else {})}
@@ -1196,7 +1226,7 @@ def buckets_are_closed_encrypted_and_forget(documents: Documents) -> Problems:
         denied = {"Effect": "Deny", "Principal": "*", "Action": "s3:*"}
         if found != [{"Sid": sid, **denied, **one} for sid, one in refused.items()]:
             yield f"{name} has the policy {found}"
-        if target(documents[REPORTS]["Resources"][f"{name}Policy"]["Properties"]["Bucket"]) != name:
+        if target(documents[path]["Resources"][f"{name}Policy"]["Properties"]["Bucket"]) != name:
             yield f"the policy of {name} is another bucket's"
         if given.get("PolicyDocument", {}).get("Version") != "2012-10-17":
             yield f"the policy of {name} is in the old language"
@@ -1207,6 +1237,7 @@ SETTINGS: dict[str, type[Settings]] = {
     "Join": JoinSettings,
     "Evaluate": EvaluateSettings,
     "Query": QuerySettings,
+    "Sweep": StatesSettings,
     "Collect": CollectSettings,
     "Store": StoreSettings,
     "Jobs": JobsSettings,

@@ -17,7 +17,7 @@ OBSERVABILITY, EDGE, SPENDING = "infra/observability.yaml", "infra/edge.yaml", "
 PATHS = (GATE, REPORTS, OBSERVABILITY, EDGE, SPENDING)
 
 Document = dict[str, Any]
-FUNCTIONS = ("Join", "Evaluate", "Query")
+FUNCTIONS = ("Join", "Evaluate", "Query", "Sweep")
 REPORT_FUNCTIONS = ("Collect", "Store", "Jobs", "Decrypt", "Aggregate", "Rotate")
 STATEFUL = (
     "AWS::DynamoDB::Table",

@@ -69,13 +69,13 @@ def test_the_emulator_shows_secrets_that_are_generated_again(session: Any) -> No
 
 IMPOSSIBLE: Document = {
     "Type": "AWS::KMS::Alias",
-    "DependsOn": ["StepLog", "Members", "Statuses", "Control"],
+    "DependsOn": ["StepLog", "Statuses", "Control"],
     "Properties": {"AliasName": "alias/kanon", "TargetKeyId": ""},
 }
 """A resource whose creation fails when the tables exist."""
 
 
-TABLES = {"StepLog", "Members", "Statuses", "Control"}
+TABLES = {"StepLog", "Statuses", "Control"}
 
 
 def tables_left(session: Any, document: Document) -> set[str]:

@@ -62,6 +62,7 @@ PLANTED: dict[str, list[tuple[str, str, Any]]] = {
     "the_schedule_fires_after_each_step_of_every_period": [
         (GATE, "EvaluateSchedule>ScheduleExpression", "cron(3 * * * ? *)"),
         (GATE, "!Mappings>Periods>3600>Cron", "cron(3 * ? * MON-FRI *)"),
+        (GATE, "StatesSchedule>ScheduleExpression", "cron(40 3 1 * ? *)"),
     ],
     "clock_figures_fit_together_for_every_value_allowed": [
         (GATE, "Join>Timeout", 25),
@@ -86,6 +87,7 @@ PLANTED: dict[str, list[tuple[str, str, Any]]] = {
             },
         ),
         (GATE, "+More", {"Type": "AWS::Serverless::Connector"}),
+        (GATE, "EvaluateRole>Policies>0>PolicyDocument>Statement>2>Action>+", "s3:DeleteObject"),
     ],
     "callers_call_the_alias": [
         (GATE, "JoinIntegration>IntegrationUri", {"Fn::GetAtt": ["Join", "Arn"]}),
@@ -98,6 +100,7 @@ PLANTED: dict[str, list[tuple[str, str, Any]]] = {
     ],
     "functions_have_the_size_that_was_measured": [
         (REPORTS, "Decrypt>MemorySize", 1024),
+        (GATE, "Evaluate>EphemeralStorage>Size", 512),
     ],
     "evaluate_switches_whole_and_first_and_the_others_in_parts": [
         (GATE, "Evaluate>DeploymentPreference", {"Type": "AllAtOnce"}),
@@ -110,7 +113,7 @@ PLANTED: dict[str, list[tuple[str, str, Any]]] = {
         (GATE, "StepLog>GlobalSecondaryIndexes", []),
     ],
     "state_outlives_the_stack_unless_its_creation_fails": [
-        (GATE, "Members#DeletionPolicy", "Delete"),
+        (GATE, "StatesBucket#DeletionPolicy", "Delete"),
     ],
     "keys_belong_to_the_account_and_secrets_are_generated_once": [
         (GATE, "Key>KeyPolicy>Statement>+", {"Principal": SOMEBODY}),
@@ -119,6 +122,8 @@ PLANTED: dict[str, list[tuple[str, str, Any]]] = {
     "buckets_are_closed_encrypted_and_forget": [
         (REPORTS, "WorkBucket>VersioningConfiguration", {"Status": "Enabled"}),
         (REPORTS, "WorkBucketPolicy>PolicyDocument>Statement>1>Action", "s3:PutObject"),
+        (GATE, "StatesBucket>LifecycleConfiguration>Rules>+", {"Status": "Enabled", "ExpirationInDays": 31}),
+        (GATE, "StatesBucketPolicy>PolicyDocument>Statement>0>Resource>1", REMOVED),
     ],
     "variables_hold_what_their_names_say": [
         (REPORTS, "Rotate>Environment>Variables>KANON_KMS_KEY", ""),
@@ -234,23 +239,30 @@ def test_the_rule_finds_a_planted_mistake(name: str, path: str, place: str, valu
 
 
 def test_every_rule_has_a_planted_mistake() -> None:
-    assert {*PLANTED, "nobody_sees_sums_and_keys_and_budgets_together"} == set(RULES)
+    assert {*PLANTED, SUMS, STATES} == set(RULES)
+
+
+SUMS, STATES = "nobody_sees_sums_and_keys_and_budgets_together", "nobody_writes_and_deletes_states"
 
 
 @pytest.mark.parametrize(
-    ("role", "where", "action"),
+    ("path", "rule", "role", "where", "action"),
     [
-        ("JobsRole", "WorkBucket/*", "s3:GetObject"),
-        ("DecryptRole", "Budgets", "dynamodb:GetItem"),
-        ("DecryptRole", "ReportNoiseKey", "secretsmanager:GetSecretValue"),
-        ("AggregateRole", "report-keys/*", "secretsmanager:GetSecretValue"),
+        (REPORTS, SUMS, "JobsRole", "WorkBucket/*", "s3:GetObject"),
+        (REPORTS, SUMS, "DecryptRole", "Budgets", "dynamodb:GetItem"),
+        (REPORTS, SUMS, "DecryptRole", "ReportNoiseKey", "secretsmanager:GetSecretValue"),
+        (REPORTS, SUMS, "AggregateRole", "report-keys/*", "secretsmanager:GetSecretValue"),
+        (GATE, STATES, "EvaluateRole", "StatesBucket/*", "s3:DeleteObject"),
+        (GATE, STATES, "SweepRole", "StatesBucket/*", "s3:PutObject"),
+        (GATE, STATES, "QueryRole", "StatesBucket/*", "s3:GetObject"),
+        (GATE, STATES, "JoinRole", "StatesKey via s3", "kms:Decrypt"),
     ],
 )
 def test_the_table_of_permissions_cannot_be_loosened(
-    role: str, where: str, action: str, monkeypatch: pytest.MonkeyPatch
+    path: str, rule: str, role: str, where: str, action: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(PERMISSIONS[REPORTS][role], where, {action})
-    assert problems("nobody_sees_sums_and_keys_and_budgets_together", Documents())
+    monkeypatch.setitem(PERMISSIONS[path][role], where, {action})
+    assert problems(rule, Documents())
 
 
 def test_a_cron_of_every_third_hour_fires_eight_times_a_day() -> None:

@@ -193,7 +193,7 @@ LISTS = {
         place("template.yaml", "infra/reports.yaml", read=tables_of_a_template),
         place("infra/observability.yaml", "infra/reports.yaml", read=watched_tables),
         place("shared/kanon/settings.py", "shared/kanon/*/settings.py", read=tables_of_settings),
-        place("shared/kanon/*/storage/*.py", read=classes),
+        place("shared/kanon/*/storage/*.py", "shared/kanon/gate/storage/aws/*.py", read=classes),
         place("tests/infrastructure/rules.py", read=assigned("TABLES")),
         place("tests/e2e/*/test_drills.py", "tests/e2e/gate/test_restored_log.py", read=tables_of_drills),
         place("docs/architecture.md"),

@@ -135,7 +135,7 @@ def test_only_storage_knows_the_names_of_attributes() -> None:
 def _environment(function: str) -> dict[str, str]:
     from tests.unit.gate.test_settings import EVALUATE, JOIN, QUERY
 
-    settings = {"join": JOIN, "query": QUERY, "evaluate": EVALUATE}[function]
+    settings = {"join": JOIN, "query": QUERY, "evaluate": EVALUATE, "sweep": EVALUATE}[function]
     paths = [ROOT / "shared", ROOT / "functions" / function]
     return {**settings, "PYTHONPATH": os.pathsep.join(map(str, paths)), "PATH": os.environ["PATH"]}
 
@@ -159,7 +159,7 @@ def test_join_and_query_start_without_numpy_and_without_the_mechanism_of_evaluat
     assert not {"numpy", "kanon.gate.evaluation", "kanon.gate.mechanism.vectorised"} & modules
 
 
-@pytest.mark.parametrize("function", ["join", "query", "evaluate"])
+@pytest.mark.parametrize("function", ["join", "query", "evaluate", "sweep"])
 def test_no_function_imports_command_line_tools(function: str) -> None:
     modules = _modules_of(function)
     assert {name.split(".")[1] for name in modules if name.startswith("kanon.")} <= LAYER
@@ -167,7 +167,7 @@ def test_no_function_imports_command_line_tools(function: str) -> None:
     assert not {"typer", "rich", "matplotlib", "moto", "yaml", "infra"} & {name.split(".")[0] for name in modules}
 
 
-@pytest.mark.parametrize("function", ["join", "query", "evaluate"])
+@pytest.mark.parametrize("function", ["join", "query", "evaluate", "sweep"])
 def test_no_function_imports_the_transfer_manager_of_s3(function: str) -> None:
     modules = _modules_of(function)
     assert "botocore.session" in modules

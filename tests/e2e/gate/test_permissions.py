@@ -15,7 +15,9 @@ from tests.monitor.permissions import Call
 
 START = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
 TYPES = {"fledge": {"k": 50, "window": 24, "profile": "published"}}
-FUNCTIONS = ("join", "evaluate", "query")
+FIRST = int(START // 3600)
+SLOTS = [{"slots": 1, "from_step": 0}, {"slots": 2, "from_step": FIRST + 5}]
+FUNCTIONS = ("join", "evaluate", "query", "sweep")
 
 # Calls an AWS service makes with a function's role, and on what: none of them comes from the function's code.
 BY_AWS_FOR_ALL = {
@@ -23,25 +25,33 @@ BY_AWS_FOR_ALL = {
     ("logs:CreateLogStream", "{function}Logs"): "Lambda writes the log",
     ("logs:PutLogEvents", "{function}Logs"): "Lambda writes the log",
 }
-BY_AWS_FOR_EVALUATE = {
-    ("sqs:ReceiveMessage", "Queue"): "the event source mapping polls the queue",
-    ("sqs:DeleteMessage", "Queue"): "the event source mapping deletes what was handled",
-    ("sqs:GetQueueAttributes", "Queue"): "the event source mapping reads the visibility timeout",
-    ("sqs:ChangeMessageVisibility", "Queue"): "the event source mapping returns what failed",
-    ("sqs:SendMessage", "LostEvents"): "Lambda buries failed asynchronous invocations",
+BURIED = {("sqs:SendMessage", "LostEvents"): "Lambda buries failed asynchronous invocations"}
+BY_AWS = {
+    "sweep": {("kms:Decrypt", "StatesKey"): "S3 decrypts on the caller's behalf", **BURIED},
+    "evaluate": {
+        ("kms:Decrypt", "StatesKey"): "S3 decrypts on the caller's behalf",
+        ("kms:GenerateDataKey", "StatesKey"): "S3 encrypts on the caller's behalf",
+        ("s3:ListBucket", "StatesBucket"): "S3 tells a missing object from one that may not be read",
+        ("sqs:ReceiveMessage", "Queue"): "the event source mapping polls the queue",
+        ("sqs:DeleteMessage", "Queue"): "the event source mapping deletes what was handled",
+        ("sqs:GetQueueAttributes", "Queue"): "the event source mapping reads the visibility timeout",
+        ("sqs:ChangeMessageVisibility", "Queue"): "the event source mapping returns what failed",
+        **BURIED,
+    },
 }
 
 
 @pytest.fixture(scope="module")
 def stack():
     """A stack whose functions have made every kind of call."""
-    with Stack({"Types": json.dumps(TYPES), "JoinAuth": "OPEN"}, start=START, seed=5) as stack:
+    parameters = {"Types": json.dumps(TYPES), "Slots": json.dumps(SLOTS, separators=(",", ":")), "JoinAuth": "OPEN"}
+    with Stack(parameters, start=START, seed=5) as stack:
         join = "/v1/types/fledge/sets/YWQ:join"
         for n in range(130):  # certain to cross
             assert stack.request("POST", join, {"client": f"c{n}"}).status == 200
         batch = {"joins": [{"type": "fledge", "set": "b3RoZXI", "client": f"c{n}"} for n in range(60)]}
         assert stack.request("POST", "/v1:batchJoin", batch).status == 200
-        for _ in range(26):  # a flip, wake-ups, an instance that turns
+        for _ in range(30):  # a flip, wake-ups, an instance that turns, new slots, two sweeps
             stack.advance(3600)
             stack.request("POST", "/v1:query", {"setsForType": [{"type": "fledge", "hashes": ["YWQ"]}]})
             stack.request("GET", "/v1/types/fledge/sets/YWQ")
@@ -55,7 +65,7 @@ def test_every_permission_of_a_role_is_used_by_a_function_or_by_aws(stack, funct
     monitor = Monitor.of(stack)
     by_aws = {
         (action, stack.template.resolve({"Fn::GetAtt": [name.format(function=function.title()), "Arn"]}))
-        for action, name in [*BY_AWS_FOR_ALL, *(BY_AWS_FOR_EVALUATE if function == "evaluate" else [])]
+        for action, name in [*BY_AWS_FOR_ALL, *BY_AWS.get(function, ())]
     }
     assert by_aws <= {(permission.action, permission.resource) for permission in monitor.allowed[function]}
     idle = [
