@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import shake_256
 from itertools import islice
-from random import Random
 from typing import Any
 
 import numpy as np
-from kanon.dynamo.statements import STATEMENTS_A_CALL, insert
-from kanon.gate.reading import SETS_A_CHUNK, touched
 
 from bench import stack
 from bench.harness import Comparison, Form, Side, Turn
-from bench.stack import KEY, PERIOD, START, TYPES, Service, fledge, joining_of, log_of, service
-from kanon.dynamo.batches import KEYS_A_CALL, chunks
-from kanon.gate.evaluation import WRITERS
+from bench.stack import KEY, PERIOD, START, TYPES, Service, fledge, joining_of, service
+from kanon.dynamo.batches import chunks
 from kanon.gate.mechanism import vectorised
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.slots import Layout
+from kanon.gate.storage.aws.control import Control, Place
+from kanon.gate.storage.aws.parts import PartObjects
 from kanon.gate.storage.aws.step_log import partition
 from kanon.gate.types import read_types
 from kanon.noise.words import WORD_BYTES, length_prefixed
@@ -37,8 +34,8 @@ def rows(form: Form) -> Iterator[Comparison]:
     yield Comparison(
         "evaluate, a touched set",
         "the whole function for one slot and step: all calls, decoding, deciding, encoding, metrics",
-        "the bare calls: the pages of the log, batch_get_item of 100 keys, batch_execute_statement of 25 INSERTs,"
-        " threaded alike, with the same client",
+        "the bare calls: the pages of the log, get_object and put_object of its parts and their list, three"
+        " update_item, with the same clients",
         "set", Side(function, (joins,)), Side(bare_calls, (joins,)), form.size(9, 1),
     )  # fmt: skip
     sets = form.size(200_000, 2_000)
@@ -66,14 +63,14 @@ def function(joins: int) -> Iterator[Callable[[], Turn]]:
 
 @contextmanager
 def bare_calls(joins: int) -> Iterator[Callable[[], Turn]]:
-    """The bare calls for the same steps; the function evaluates each one before, so that Members has its sets."""
+    """The bare calls for the same steps; the function evaluates each one before."""
     with service({"Types": TYPES}) as running:
         steps, bare = Steps(running, joins), BareStep(running)
 
         def prepare() -> Turn:
-            steps.fill()
+            sets = steps.fill()
             steps.evaluate()
-            return bare.turn(steps.step - 1)
+            return bare.turn(steps.step - 1, sets)
 
         prepare()
         yield prepare
@@ -86,7 +83,6 @@ class Steps:
         self._service, self._joins, self.step = service, joins, START // PERIOD
         self._joining = joining_of(service.stack, service.dynamodb)
         self._stream = stack.workload("fledge", 2 * joins, seed=1)
-        stack.mark(service.stack, service.dynamodb, self.step - 1)
 
     def fill(self) -> int:
         """Log the joins of the next step; returns how many sets they touch."""
@@ -103,53 +99,66 @@ class Steps:
 
 
 class BareStep:
-    """The calls of an evaluation with nothing between them, for the sets of a step that was evaluated before."""
+    """The calls of an evaluation with nothing between them, for a step that was evaluated before."""
 
     def __init__(self, service: Service) -> None:
-        self.service, self._chance = service, Random(4)
-        self._table = service.new_table("bare-members", "set_key")
+        self._service = service
+        self._parts = self._newest()
 
-    def turn(self, step: int) -> Turn:
-        """Make the statements; their items have the size of those of the service and are new, so each one writes."""
-        log = log_of(self.service.stack, self.service.dynamodb)
-        keys = [each.set_key for each in touched(log, step, 0, 1 << 16, window=1)]
-        items = (stack.stored(self._chance.randbytes(32), fledge(), [7], [step], step) for _ in keys)
-        statements = [insert(self._table, item) for item in items]
-        return Turn(len(keys), lambda: self._work(step, keys, statements))
+    def turn(self, step: int, sets: int) -> Turn:
+        """Read the log and what the step before has written; write what this step has written, under other names."""
+        read, self._parts = self._parts, self._newest()
+        written = self._parts
+        return Turn(sets, lambda: self._work(step, read, written))
 
-    def _work(self, step: int, keys: list[bytes], statements: list[Any]) -> None:
-        """Read the log and Members, write a table of the same form."""
-        client, members = self.service.dynamodb, self.service.tables["Members"]
+    def _newest(self) -> dict[str, bytes]:
+        """The objects of the newest manifest by name, itself included."""
+        row = Control(self._service.dynamodb, self._service.tables["Control"]).row(SLOT)
+        if row.manifest is None:
+            return {}
+        parts = PartObjects(self._service.s3, self._service.bucket, SLOT)
+        names = [row.manifest, *(piece.name for piece in parts.list_of(row.manifest).pieces)]
+        return {name: self._get(name) for name in names}
+
+    def _get(self, name: str) -> bytes:
+        return self._service.s3.get_object(Bucket=self._service.bucket, Key=name)["Body"].read()
+
+    def _work(self, step: int, read: dict[str, bytes], written: dict[str, bytes]) -> None:
+        """The pages of the log, objects, and three updates of a row: lease, progress, commit."""
+        client = self._service.dynamodb
         for _ in client.get_paginator("query").paginate(
-            TableName=self.service.tables["StepLog"],
+            TableName=self._service.tables["StepLog"],
             ConsistentRead=True,
             KeyConditionExpression="step_slot = :here",
             ExpressionAttributeValues={":here": {"B": partition(step, Layout(1, 0, 1), 0)}},
         ):
             pass
-        for part in chunks(keys, KEYS_A_CALL):
-            wanted: Any = [{"set_key": {"B": key}} for key in part]
-            client.batch_get_item(RequestItems={members: {"Keys": wanted, "ConsistentRead": True}})
-        with ThreadPoolExecutor(WRITERS) as writers:
-            list(writers.map(self._write, chunks(statements, STATEMENTS_A_CALL)))
-
-    def _write(self, statements: Sequence[Any]) -> None:
-        answer = self.service.dynamodb.batch_execute_statement(Statements=statements)
-        if any("Error" in response for response in answer["Responses"]):
-            raise RuntimeError("a bare statement was refused")
+        for name in read:
+            self._get(name)
+        for name, content in written.items():
+            self._service.s3.put_object(Bucket=self._service.bucket, Key=f"bare/{name}", Body=content)
+        for _ in range(3):
+            client.update_item(
+                TableName=self._service.tables["Control"],
+                Key={"name": {"S": "bare"}},
+                UpdateExpression="SET step = :step",
+                ExpressionAttributeValues={":step": {"N": str(step)}},
+            )
 
 
 WEEK = 168
+SETS_AT_ONCE = 500
+SLOT = Place(0, 0)
 STEP = 480_000
 Chunk = tuple[Sequence[bytes], Any, Any]
 """Sets: their keys, sizes and last joins."""
 
 
 def mix(sets: int, parameters: Parameters) -> list[Chunk]:
-    """Sets of mixed sizes, in evaluation's chunks: 80% below 5 members, 15% near k, 5% full; joins at random steps."""
+    """Sets of mixed sizes, in chunks: 80% below 5 members, 15% near k, 5% full; joins at random steps."""
     chance, k, most = np.random.default_rng(5), parameters.k, parameters.members_kept
     found: list[Chunk] = []
-    for count in map(len, chunks(range(sets), SETS_A_CHUNK)):
+    for count in map(len, chunks(range(sets), SETS_AT_ONCE)):
         kind = chance.random(count)
         around = np.clip(chance.normal(k, k / 5, count).astype(np.int64), 1, most)
         sizes = np.where(kind < 0.8, chance.integers(1, 5, count), np.where(kind < 0.95, around, most))

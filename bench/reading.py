@@ -25,7 +25,7 @@ import numpy as np
 
 from bench.stack import answer
 from kanon import aws
-from kanon.gate.segments import MOST_JOINS_A_RANGE
+from kanon.gate.deciding import MOST_JOINS_A_RANGE
 from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.aws.step_joins import StepJoins
 from kanon.gate.storage.aws.step_log import BEFORE_ANY_SET, StepLog

@@ -25,8 +25,10 @@ from bench.harness import Comparison, Form, Side, Turn
 from bench.stack import CONTEXT, PERIOD, START, TYPES, Service, service
 from kanon.client import encoded
 from kanon.dynamo.batches import WRITES_A_CALL, chunks
+from kanon.dynamo.transactions import all_or_none
 from kanon.gate.names import set_key
-from kanon.gate.storage.aws.statuses import SHOWN, Statuses
+from kanon.gate.storage.aws.control import Control, Place
+from kanon.gate.storage.aws.statuses import MOST_STATUSES, SHOWN, Statuses
 from kanon.keys import Secret
 from kanon.local import Stack
 from kanon.local.source import ROOT
@@ -247,8 +249,11 @@ def set_keys(service: Service, hashes: list[str]) -> list[bytes]:
 def fill_statuses(service: Service, keys: list[bytes]) -> None:
     """Write an item with a crossing for each set and the horizons of all slots, as evaluation does."""
     statuses = Statuses(service.dynamodb, service.tables["Statuses"])
-    step = START // PERIOD
-    for key in keys:
-        statuses.write(key, (step,), START + 10**8)
+    control, place, step = Control(service.dynamodb, service.tables["Control"]), Place(0, 0), START // PERIOD
+    row = control.lease(place, "bench", START, START + 1)
+    assert row is not None
+    for some in chunks(keys, MOST_STATUSES):
+        statuses.write(control.fence(place, row.run, 0), [(key, (step,), START + 10**8) for key in some])
     for slot in range(SLOTS):
-        statuses.move_horizon(slot, step, START)
+        _, first = statuses.horizon_moves(slot, step, START)
+        assert all_or_none(service.dynamodb, [first]) is None

@@ -1,4 +1,4 @@
-"""What the measurements run: the functions as Lambda runs them, warm, on an emulator; and one step of evaluation.
+"""What the measurements run: the functions as Lambda runs them, warm, on an emulator.
 
 The emulator has a process of its own, so neither its time nor the time spent waiting for it is measured: only that of
 the functions' code and their AWS client.
@@ -12,27 +12,17 @@ import json
 import os
 import random
 import runpy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
 import botocore.session
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.compat import HTTPHeaders
-from kanon.gate.storage.members import Members, to_item
 
 from kanon import aws
-from kanon.dynamo.batches import Item
-from kanon.gate.evaluation import Evaluation, NoiseKeys
 from kanon.gate.joining import Join, Joining
-from kanon.gate.mechanism.above_threshold import SetState
-from kanon.gate.mechanism.members import Member
-from kanon.gate.mechanism.steps import end_of
-from kanon.gate.schedule import Schedule
 from kanon.gate.settings import JoinSettings
-from kanon.gate.slots import Layout, Layouts
-from kanon.gate.storage.aws.control import Control
-from kanon.gate.storage.aws.statuses import Statuses
 from kanon.gate.storage.aws.step_log import StepLog
 from kanon.gate.types import Type, read_types
 from kanon.keys import Secret
@@ -47,8 +37,6 @@ START = 1_700_000_000 // PERIOD * PERIOD
 TYPES = json.dumps({"fledge": {"k": 50, "window": 720, "profile": "published"}})
 
 KEY = NoiseKey("1", bytes(32))
-SCHEDULE = Schedule(PERIOD, grace=120, lease=150, publish_delay=1800, publish_margin=60, outage_allowance=604_800)
-ONE_SLOT = Layouts((Layout(1, 0),))
 TAIL = 1.1
 """Exponent of the Pareto distribution of a set's popularity. Near 1, few sets have most of the weight."""
 CONTEXT = Context("bench", "1769", lambda: 120.0)
@@ -63,16 +51,17 @@ def fledge(**changed: int) -> Type:
 class Service:
     """A stack whose functions are started in this process, with nothing between them and boto3.
 
-    ``dynamodb`` is a client as the functions have one: the bare calls of a row use it too, so that a row compares code
-    and not configurations of a client.
+    ``dynamodb`` and ``s3`` are clients as the functions have them: the bare calls of a row use them too, so that a row
+    compares code and not configurations of a client.
     """
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
         self.tables = stack.storage.tables
         self.environments = {name: dict(function.environment) for name, function in stack.functions.items()}
+        self.bucket = self.environments["evaluate"]["KANON_STATES_BUCKET"]
         with variables(self.environments["join"]):
-            self.dynamodb = aws.dynamodb()
+            self.dynamodb, self.s3 = aws.dynamodb(), aws.s3()
         self._handlers: dict[str, Any] = {}
 
     def request(self, method: str, path: str, body: object) -> dict[str, Any]:
@@ -159,48 +148,6 @@ def joining_of(stack: Stack, client: Any) -> Joining:
         settings.period,
         settings.outage_allowance,
     )
-
-
-def mark(stack: Stack, client: Any, step: int) -> None:
-    """Mark slot 0 as evaluated through ``step``."""
-    item: Any = {"name": {"S": "slot#0"}, "evaluated_through": {"N": str(step)}}
-    client.put_item(TableName=stack.storage.tables["Control"], Item=item)
-
-
-def evaluation_of(client: Any, type_: Type, layouts: Layouts = ONE_SLOT, **more: Any) -> Evaluation:
-    """The evaluation of a type on a client of DynamoDB; ``more`` are further fields of it."""
-    return Evaluation(
-        types={type_.name: type_},
-        noise_keys=NoiseKeys(((0, KEY),)),
-        deployment="bench",
-        schedule=SCHEDULE,
-        log=StepLog(client, "StepLog", layouts),
-        members=Members(client, "Members"),
-        statuses=Statuses(client, "Statuses"),
-        control=Control(client, "Control"),
-        check_control=lambda: None,
-        **more,
-    )
-
-
-def stored(set_key: bytes, type_: Type, tokens: Iterable[int], lasts: Iterable[int], step: int) -> Item:
-    """The item of a set with these members, evaluated through ``step``. A full set has crossed with its last join."""
-    members = sorted(map(Member, tokens, lasts), key=lambda member: (-member.last, member.token))
-    crossings = (members[0].last,) if len(members) == type_.parameters.members_kept else ()
-    state = SetState(tuple(members), crossings, step)
-    return to_item(set_key, type_.name, state, type_.parameters.client_bits, START + 10**8)
-
-
-def evaluate_step(evaluation: Evaluation, step: int, sets: int, time_left: Callable[[], float] = lambda: 900.0) -> None:
-    """Evaluate ``step`` of slot 0, which touches ``sets`` sets.
-
-    Raises:
-        RuntimeError: it was not evaluated, or touched another number of sets.
-    """
-    now = float(end_of(step, PERIOD) + 180)
-    outcome = evaluation.run(0, "bench", lambda: now, time_left)
-    if (outcome.steps, outcome.sets) != (1, sets):
-        raise RuntimeError(f"the step was not evaluated: {outcome}")
 
 
 def answer(request: AWSPreparedRequest, status: int, body: object) -> AWSResponse:

@@ -20,12 +20,14 @@ from typing import Any, NoReturn, Self, cast
 import boto3
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse, HeadersDict
 from botocore.httpsession import URLLib3Session
-from kanon.gate.reading import touched
 
-from bench.stack import answer, joining_of
+from bench.stack import answer, log_of
 from kanon.gate.joining import Join
 from kanon.gate.mechanism.steps import step_at
 from kanon.gate.names import client_token, set_key
+from kanon.gate.parts import keys_of
+from kanon.gate.storage.aws.step_joins import StepJoins
+from kanon.gate.storage.aws.step_log import StepLog
 from kanon.gate.types import read_types
 from kanon.keys import Secret
 from kanon.local import Stack
@@ -90,22 +92,25 @@ def _serve(connection: Connection, environments: int) -> None:
                     "types": join.environment["KANON_TYPES"],
                 }
             )
-            log = joining_of(stack, stack.session.client("dynamodb")).log
+            log = log_of(stack, stack.session.client("dynamodb"))
+            types = list(read_types(join.environment["KANON_TYPES"], 3600))
             while (asked := connection.recv())[0] != "stop":
                 if asked[0] == "throttle":
                     throttle.share.value = asked[1]
                     connection.send(None)
                 else:
                     now = step_at(stack.clock.now(), 3600)
-                    connection.send(
-                        {
-                            (each.set_key, token)
-                            for step in (now - 1, now)
-                            for slot in log.layouts.slots
-                            for each in touched(log, step, slot, 1 << 32, window=1)
-                            for token in each.joined
-                        }
-                    )
+                    connection.send(_logged(log, now - 1, types) | _logged(log, now, types))
+
+
+def _logged(log: StepLog, step: int, types: list[str]) -> set[Row]:
+    """The joins of a step."""
+    rows: set[Row] = set()
+    for slot in log.layouts.slots:
+        with StepJoins(log, slot, dict.fromkeys(types, 1)) as joins:
+            found = joins.joins(step, bytes(32), None)
+            rows.update(zip(keys_of(found["key"]), found["token"].tolist(), strict=True))
+    return rows
 
 
 @contextmanager
