@@ -30,7 +30,7 @@ class StaleError(KanonError):
 
 
 class UndecodableMembersError(KanonError):
-    """A Members item cannot be decoded. Its slot stops, because going on would lose members."""
+    """States cannot be read. Their slot stops, because going on would lose members."""
 
 
 class UndecodableJoinsError(KanonError):

@@ -133,9 +133,9 @@ def test_the_page_states_the_cost_of_rejoining(label: str, steps: int) -> None:
     ("label", "changes", "forgotten"),
     [
         ("no change", 0, 0),
-        ("one change, Members kept", 1, 0),
-        ("one change, Members replaced", 1, 1),
-        ("two changes, Members kept", 2, 0),
+        ("one change, states kept", 1, 0),
+        ("one change, states lost", 1, 1),
+        ("two changes, states kept", 2, 0),
     ],
 )
 def test_the_page_states_the_cost_of_a_change_of_the_log(label: str, changes: int, forgotten: int) -> None:

@@ -119,7 +119,7 @@ def watching(parameters: Parameters, steps: int, sets: int = 1) -> Bound:
 def over_generations(parameters: Parameters, changes: int, forgotten: int = 0) -> Bound:
     """The bound for one join in whose window ``changes`` log generations begin. Each one cuts an instance in two.
 
-    For ``forgotten`` of them Members was replaced too. Then later joins of the same client may be lost, so one run of
+    For ``forgotten`` of them the states were lost too. Then later joins of the same client may be lost, so one run of
     steps that the join affects ends and another one begins. ``changes = 0`` gives :func:`interval_aware`.
 
     With restart after the crossing a generation is an epoch's end. It costs no epsilon, and d1 if it lets one search
