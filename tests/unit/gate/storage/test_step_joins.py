@@ -11,6 +11,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from botocore.exceptions import ClientError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -173,6 +174,45 @@ def test_a_page_is_read_at_most_twice_if_a_worker_stops(stops: int) -> None:
     with reading(table, Layouts((ONE,))) as log:
         assert len(log.joins(STEP, bytes(32), None)) == 60
     assert max(table.read.values()) <= 2
+
+
+def test_a_busy_table_is_asked_again_and_no_page_is_read_twice() -> None:
+    throttled = ClientError({"Error": {"Code": "ProvisionedThroughputExceededException"}}, "Query")
+    table, pauses = Table(batches_of(40), 1), mock.Mock()
+    answer, asked = table.query, Counter[bytes]()
+
+    def busy(**query: Any) -> dict[str, Any]:
+        first = query["ExpressionAttributeValues"][":first"]["B"]
+        asked[first] += 1
+        if asked[first] < step_joins.TRIES:
+            raise throttled
+        return answer(**query)
+
+    with mock.patch.object(table, "query", busy), mock.patch.object(step_joins, "back_off", pauses):
+        with reading(table, Layouts((ONE,))) as log:
+            assert log.count(STEP) == 40
+        assert set(table.read.values()) == {1}
+        assert pauses.call_count == (step_joins.TRIES - 1) * table.pages
+    with (
+        mock.patch.object(table, "query", mock.Mock(side_effect=throttled)) as never,
+        mock.patch.object(step_joins, "back_off", pauses),
+        reading(table, Layouts((ONE,))) as log,
+        pytest.raises(ClientError),
+    ):
+        log.count(STEP)
+    assert never.call_count == step_joins.TRIES
+
+
+def test_an_error_that_is_no_throttle_is_raised_at_once() -> None:
+    refused = mock.Mock(side_effect=ClientError({"Error": {"Code": "AccessDeniedException"}}, "Query"))
+    table = Table([], 1)
+    with (
+        mock.patch.object(table, "query", refused),
+        reading(table, Layouts((ONE,))) as log,
+        pytest.raises(ClientError),
+    ):
+        log.count(STEP)
+    assert refused.call_count == 1
 
 
 def test_single_joins_of_a_busy_slot_are_read_in_parallel_from_its_first_key_on() -> None:

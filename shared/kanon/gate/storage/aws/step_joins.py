@@ -14,6 +14,7 @@ from typing import IO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kanon.dynamo.batches import back_off, is_throttle
 from kanon.errors import ConfigurationError, UndecodableJoinsError
 from kanon.gate.mechanism.tape import SET_KEY_BYTES
 from kanon.gate.merging import JOIN, Joins
@@ -22,6 +23,8 @@ from kanon.gate.storage.aws.step_log import FIRST_PACKED, LAST_PACKED, PAST_ANY_
 
 READERS = 8
 """Pages read at once. A range of a partition that is longer than a page is read in as many parts."""
+TRIES = 12
+"""How often a page is asked for, each time as often as the client repeats a call."""
 MOST_BYTES = 256 << 20
 """The bytes of joins in memory. The others are in a file."""
 BUCKETS = 256
@@ -165,7 +168,7 @@ class StepJoins:
 
     def _page(self, part: Range, layout: Layout) -> Page:
         """Read one page."""
-        found = self._log.page(part.partition, part.first, part.last)
+        found = self._found(part)
         joins = _joined([self._singles(found), *self._packed(found.packed)])
         places = _leading_bits(joins) * layout.slots
         own = places >> 16 == self._slot
@@ -173,6 +176,19 @@ class StepJoins:
         joins = joins[own][np.argsort(buckets, kind="stable")]
         edges = np.concatenate(([0], np.cumsum(np.bincount(buckets, minlength=BUCKETS))))
         return Page(joins.tobytes(), edges, [] if found.last is None else self._rest(part, found.last, layout))
+
+    def _found(self, part: Range) -> Found:
+        """The items of a page. If the table is busy it is asked again, so that the pages read so far are not lost."""
+        from botocore.exceptions import ClientError
+
+        for attempt in range(TRIES - 1):
+            try:
+                return self._log.page(part.partition, part.first, part.last)
+            except ClientError as error:
+                if not is_throttle(error):
+                    raise
+            back_off(attempt)
+        return self._log.page(part.partition, part.first, part.last)
 
     def _rest(self, part: Range, last_read: bytes, layout: Layout) -> list[Range]:
         """What is left of a range after a page that ended with this key."""
