@@ -3,7 +3,6 @@
 from typing import Any
 
 from aws_lambda_powertools import Logger, Metrics
-from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from kanon import aws, clock, snapshots
@@ -12,24 +11,27 @@ from kanon.gate.fingerprints import check_join
 from kanon.gate.join_routes import JoinRoutes
 from kanon.gate.joining import Joining
 from kanon.gate.mechanism.steps import step_at
+from kanon.gate.models import JOIN_PATH
 from kanon.gate.settings import JoinSettings
 from kanon.gate.storage.aws.control import Control
 from kanon.gate.storage.aws.step_log import StepLog
 from kanon.http.bodies import JOIN_BODIES
 from kanon.http.edge import handle, resolver
+from kanon.http.function_url import UrlGuard
 from kanon.http.origin import edge_of
+from kanon.http.totals import Totals
 from kanon.keys import fetch_secret
 from kanon.starting import Once
 
 SETTINGS = JoinSettings.from_environment()
 TYPES = SETTINGS.read_types()
 
-ORIGIN = edge_of(SETTINGS.edge_secret)
+GUARD = UrlGuard(JOIN_PATH, edge_of(SETTINGS.edge_secret))
 
 snapshots.on_snapshot(lambda: aws.load_models("dynamodb", "secretsmanager"))
 
 logger = Logger()
-metrics = Metrics()
+totals = Totals(Metrics(), "JoinsRefused")
 app = resolver(logger)
 
 
@@ -47,8 +49,7 @@ def joining() -> Joining:
 
 def count(accepted: int, joins: int) -> None:
     """Count well-formed joins, accepted and refused: the service level is their ratio."""
-    metrics.add_metric("JoinsAccepted", MetricUnit.Count, accepted)
-    metrics.add_metric("JoinsRefused", MetricUnit.Count, joins - accepted)
+    totals.add(JoinsAccepted=accepted, JoinsRefused=joins - accepted)
 
 
 JoinRoutes(TYPES, joining, count).add_to(app)
@@ -56,9 +57,11 @@ JoinRoutes(TYPES, joining, count).add_to(app)
 
 @texts_withheld()
 @logger.inject_lambda_context(log_event=False)
-@metrics.log_metrics
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     """Entry point."""
-    result = handle(app, event, context, logger, ORIGIN, JOIN_BODIES)
-    metrics.add_metric("RequestsRejected", MetricUnit.Count, 400 <= result["statusCode"] < 500)
-    return result
+    try:
+        result = handle(app, event, context, logger, GUARD, JOIN_BODIES)
+        totals.add(RequestsRejected=400 <= result["statusCode"] < 500)
+        return result
+    finally:
+        totals.write()

@@ -96,6 +96,9 @@ STACKS: dict[str, dict[str, str]] = {
     "edge": {**DOMAIN, "Edge": "ON", "Reports": "ON", **MAIL, "ReportBuckets": "one,two.three"},
     "separate edge": {**SEPARATE, "HostedZoneId": "", "Reports": "ON"},
     "edge elsewhere": SEPARATE,
+    "join url": {"JoinEndpoint": "FUNCTION_URL", "CorsOrigins": "https://a.example"},
+    "open join url": {**DOMAIN, "Edge": "ON", "JoinAuth": "OPEN", "JoinEndpoint": "FUNCTION_URL", "EdgeJoinRate": "77"},
+    "open join url elsewhere": {**SEPARATE, "JoinAuth": "OPEN", "JoinEndpoint": "FUNCTION_URL"},
     "edge without a domain": {"Edge": "ON", "Reports": "ON"},
     "reports": {"Reports": "ON", **MAIL},
     "reports without alarms": {
@@ -116,6 +119,7 @@ STACKS: dict[str, dict[str, str]] = {
 }
 """Parameters of stacks that the rules look at."""
 
+JOIN_URL = {"Fn::GetAtt": ["JoinUrl", "FunctionUrl"]}
 GIVEN: dict[str, Document] = {
     "Deployment": {"Ref": "AWS::StackName"},
     "Name": {"Ref": "AWS::StackName"},
@@ -123,6 +127,8 @@ GIVEN: dict[str, Document] = {
     "Origin": {"Fn::GetAtt": ["Domain", "RegionalDomainName"]},
     "OriginSecret": {"Ref": "EdgeSecret"},
     "AddressRate": {"Ref": "EdgeAddressRate"},
+    "JoinOrigin": {"Fn::If": ["HasJoinUrl", {"Fn::Select": [2, {"Fn::Split": ["/", JOIN_URL]}]}, ""]},
+    "JoinRate": {"Ref": "EdgeJoinRate"},
     "ApiId": {"Ref": "Api"},
     "EdgeSecret": {"Fn::If": ["HasEdge", {"Ref": "EdgeSecret"}, ""]},
     "AlarmTopic": {"Fn::If": ["HasAlarmTopic", {"Fn::GetAtt": ["Observability", "Outputs.Topic"]}, ""]},
@@ -171,7 +177,7 @@ TYPES = {
     GATE: "ApiGatewayV2::Api ApiGatewayV2::ApiMapping ApiGatewayV2::Authorizer ApiGatewayV2::DomainName "
     "ApiGatewayV2::Integration ApiGatewayV2::Route ApiGatewayV2::Stage CloudFormation::Stack CloudWatch::Alarm "
     "DynamoDB::Table IAM::Role KMS::Key Lambda::EventInvokeConfig Lambda::EventSourceMapping Lambda::Permission "
-    "Logs::LogGroup Route53::RecordSet S3::Bucket S3::BucketPolicy SQS::Queue Scheduler::Schedule "
+    "Lambda::Url Logs::LogGroup Route53::RecordSet S3::Bucket S3::BucketPolicy SQS::Queue Scheduler::Schedule "
     "SecretsManager::Secret Serverless::Function Serverless::LayerVersion",
     REPORTS: "ApiGatewayV2::Integration ApiGatewayV2::Route CloudWatch::Alarm DynamoDB::Table IAM::Role KMS::Key "
     "Lambda::EventInvokeConfig Lambda::EventSourceMapping Lambda::Permission Logs::LogGroup S3::Bucket "
@@ -292,6 +298,7 @@ def parameters_are_those_of_the_page(document: Document) -> Problems:
 DESCRIBED = pages.rows(pages.CONFIGURATION.read_text())
 OFF_OR_SAFE = {
     "JoinAuth": "IAM",
+    "JoinEndpoint": "API",
     "BatchAuth": "IAM",
     "Reports": "OFF",
     "SnapStart": "OFF",
@@ -324,6 +331,7 @@ def the_default_is_safe(document: Document) -> Problems:
             yield f"{name} limits nothing"
 
 
+AT_URL = {"JoinEndpoint": "FUNCTION_URL"}
 # The smallest set of parameters that each rule of the template refuses.
 REFUSED = {
     "DomainNameHasCertificate": {"DomainName": "a.example"},
@@ -332,6 +340,10 @@ REFUSED = {
     "EdgeInTheStackIsInUsEast1": {**DOMAIN, "Edge": "ON", "AWS::Region": "eu-west-1"},
     "SeparateEdgeIsKnown": {"Edge": "SEPARATE", **DOMAIN},
     "TokensHaveAnIssuer": {"JoinAuth": "JWT", "JwtIssuer": "https://issuer.example"},
+    "JoinUrlTakesNoTokens": {**AT_URL, "JoinAuth": "JWT", **TOKENS},
+    "OpenJoinUrlHasAnEdge": {**AT_URL, "JoinAuth": "OPEN"},
+    "SignedJoinUrlHasNoEdge": {**AT_URL, **DOMAIN, "Edge": "ON"},
+    "JoinUrlHasALimit": {**AT_URL, "Reservations": "OFF"},
 }
 
 
@@ -340,11 +352,16 @@ def rules_refuse_parameters_that_do_not_fit(documents: Documents) -> Problems:
     given = documents[GATE]["Rules"]
     if set(given) != set(REFUSED):
         yield f"the rules are {', '.join(given)}"
-    for name, parameters in (*REFUSED.items(), ("TokensHaveAnIssuer", {"BatchAuth": "JWT", "JwtAudience": "a"})):
+    others = {
+        "TokensHaveAnIssuer": {"BatchAuth": "JWT", "JwtAudience": "a"},
+        "JoinUrlHasALimit": {**AT_URL, "JoinReservedConcurrency": "0"},
+        "SignedJoinUrlHasNoEdge": {**AT_URL, **SEPARATE},
+    }
+    for name, parameters in (*REFUSED.items(), *others.items()):
         if not _refuses(documents, given[name], parameters):
             yield f"{name} accepts {parameters}"
     for name, one in given.items():
-        for accepted in ("defaults", "tokens", "batches by token", "edge", "separate edge", "everything else"):
+        for accepted in STACKS.keys() - {"edge without a domain"}:
             if _refuses(documents, one, STACKS[accepted]):
                 yield f"{name} refuses the stack {accepted}"
         if not all(each.get("AssertDescription") for each in one["Assertions"]):
@@ -938,6 +955,9 @@ def callers_call_the_alias(document: Document) -> Problems:
         **{n: r["Properties"]["FunctionName"] for n, r in of_type(document, "AWS::Lambda::EventSourceMapping").items()},
         **{n: r["Properties"]["Target"]["Arn"] for n, r in of_type(document, "AWS::Scheduler::Schedule").items()},
     }
+    for name, url in of_type(document, "AWS::Lambda::Url").items():
+        function, alias = url["Properties"]["TargetFunctionArn"], url["Properties"].get("Qualifier")
+        called[name] = {"Ref": f"{target(function)}.Alias" if alias == "live" else function}
     for name, value in called.items():
         if value != {"Ref": f"{function_of(value)}.Alias"}:
             yield f"{name} calls the unpublished version: code, layer and variables change there one after the other"
@@ -1393,6 +1413,56 @@ def only_this_api_may_call_functions_and_waits_for_them(documents: Documents) ->
             yield f"the gateway gives up before the function of {name} does"
 
 
+@rule(GATE, together=True)
+def a_function_url_is_of_join_if_asked_for(documents: Documents) -> Problems:
+    """It checks signatures, or anybody may call it: then only the edge knows the header that the function expects."""
+    for name, parameters in STACKS.items():
+        stack = documents.deployed(**parameters)
+        given = stack.parameters
+        wanted, is_open = given["JoinEndpoint"] == "FUNCTION_URL", given["JoinAuth"] == "OPEN"
+        expected: Document = {
+            "TargetFunctionArn": "kanon-Join",
+            "Qualifier": "live",
+            "AuthType": "NONE" if is_open else "AWS_IAM",
+        }
+        if given["CorsOrigins"]:
+            api = stack.of_type("AWS::ApiGatewayV2::Api")["Api"]["CorsConfiguration"]
+            expected["Cors"] = {**api, "AllowMethods": ["POST"]}
+        if stack.of_type("AWS::Lambda::Url") != ({"JoinUrl": expected} if wanted else {}):
+            yield f"{name}: the function URLs are {stack.of_type('AWS::Lambda::Url')}"
+        found = stack.of_type("AWS::Lambda::Permission")
+        anybody = {one: allowed for one, allowed in found.items() if allowed["Principal"] == "*"}
+        if anybody != (ANYBODY if wanted and is_open else {}):
+            yield f"{name}: anybody may call {anybody}"
+        if is_open and wanted and not stack.of_type(FUNCTION)["Join"]["Environment"]["Variables"]["KANON_EDGE_SECRET"]:
+            yield f"{name}: anybody may join past the edge"
+    cors = (properties(documents[GATE], "JoinUrl")["Cors"], properties(documents[GATE], "Api")["CorsConfiguration"])
+    url, api = (found["Fn::If"][1]["AllowOrigins"] for found in cors)
+    if url != api:
+        yield "the function URL allows other origins than the API"
+    if of_type(documents[GATE], "AWS::Lambda::Url")["JoinUrl"].get("DependsOn") != "JoinAliaslive":
+        yield "the URL is made before the alias"
+
+
+FUNCTION = "AWS::Serverless::Function"
+JOIN_ALIAS = "arn:aws:serverless:us-east-1:123456789012:kanon-Join:live"
+ANYBODY = {
+    "JoinUrlAccess": {
+        "FunctionName": JOIN_ALIAS,
+        "Action": "lambda:InvokeFunctionUrl",
+        "Principal": "*",
+        "FunctionUrlAuthType": "NONE",
+    },
+    "JoinUrlInvocation": {
+        "FunctionName": JOIN_ALIAS,
+        "Action": "lambda:InvokeFunction",
+        "Principal": "*",
+        "InvokedViaFunctionUrl": True,
+    },
+}
+"""Both are needed since October 2025."""
+
+
 @rule(GATE, REPORTS)
 def path_segments_are_legal(document: Document) -> Problems:
     for name, route in of_type(document, ROUTE).items():
@@ -1564,8 +1634,13 @@ def deployments_reach_the_stage(document: Document) -> Problems:
 
 NO_CACHE = "4135ea2d-6df8-44a3-9df3-4b5a84be39ad"
 ALL_OF_THE_VIEWER = "216adef6-5c7f-47e4-b989-5492eafa07d3"
-"""Ids of AWS's managed policies CachingDisabled and AllViewer, the same in every account."""
+ALL_BUT_THE_HOST = "b689b0a8-53d0-40ab-baf2-68738e2966ac"
+"""Ids of AWS's managed policies CachingDisabled, AllViewer and AllViewerExceptHostHeader, the same in every account."""
 UNSEEN = {"SampledRequestsEnabled": False, "CloudWatchMetricsEnabled": True}
+
+
+def if_joins_go_to_a_url(given: Any) -> Document:
+    return {"Fn::If": ["HasJoinOrigin", given, {"Ref": "AWS::NoValue"}]}
 
 
 @rule(EDGE)
@@ -1589,6 +1664,8 @@ def the_edge_stores_nothing_and_is_recognised(document: Document) -> Problems:
         "OriginRequestPolicyId": ALL_OF_THE_VIEWER,  # signatures cover the host
         "Compress": False,
     }
+    at_url = {**behaviour, "TargetOriginId": "join", "OriginRequestPolicyId": ALL_BUT_THE_HOST}  # a URL has its own
+    url = {**api, "Id": "join", "DomainName": {"Ref": "JoinOrigin"}}
     tls = {"SslSupportMethod": "sni-only", "MinimumProtocolVersion": "TLSv1.2_2021"}
     given.pop("Comment", None)
     expected = {
@@ -1598,7 +1675,8 @@ def the_edge_stores_nothing_and_is_recognised(document: Document) -> Problems:
         "IPV6Enabled": True,
         "WebACLId": {"Fn::GetAtt": ["Firewall", "Arn"]},
         "ViewerCertificate": {"AcmCertificateArn": {"Ref": "CertificateArn"}, **tls},
-        "Origins": [api],
+        "Origins": [api, if_joins_go_to_a_url(url)],
+        "CacheBehaviors": if_joins_go_to_a_url([{"PathPattern": "/v1/types/*/sets/*:join", **at_url}]),
         "DefaultCacheBehavior": behaviour,
     }
     for word in given.keys() | expected.keys():
@@ -1615,7 +1693,7 @@ def the_edge_stores_nothing_and_is_recognised(document: Document) -> Problems:
 def the_edge_limits_each_address_except_signed_servers(documents: Documents) -> Problems:
     """The rate does not apply to a path exactly if API Gateway itself refuses every stranger there."""
     firewall = properties(documents[EDGE], "Firewall")
-    (limit,) = firewall["Rules"]
+    limit, joins = firewall["Rules"]
     rate = dict(limit["Statement"]["RateBasedStatement"])
     scope = rate.pop("ScopeDownStatement")["NotStatement"]["Statement"]["RegexMatchStatement"]
     if rate != {"Limit": {"Ref": "AddressRate"}, "EvaluationWindowSec": 300, "AggregateKeyType": "IP"}:
@@ -1645,9 +1723,34 @@ def the_edge_limits_each_address_except_signed_servers(documents: Documents) -> 
             yield f"{path} is limited, or is not"
         if any(re.search(scope["RegexString"], other) for other in (f"{path}/", f"/x{path}", path.upper())):
             yield f"the neighbours of {path} are not limited"
-    address = documents[EDGE]["Parameters"]["AddressRate"]
-    if address != {**parameter(documents[GATE], "EdgeAddressRate"), "Description": address["Description"]}:
-        yield "an edge in a stack of its own has another default"
+    yield from _join_rate(documents, joins)
+    for word in ("AddressRate", "JoinRate"):
+        own = documents[EDGE]["Parameters"][word]
+        if own != {**parameter(documents[GATE], f"Edge{word}"), "Description": own["Description"]}:
+            yield "an edge in a stack of its own has another default"
+
+
+def _join_rate(documents: Documents, given: Document) -> Problems:
+    """What is wrong with the rate of the joins of all addresses, which a function URL does not limit itself."""
+    path = {"FieldToMatch": {"UriPath": {}}, "TextTransformations": [{"Priority": 0, "Type": "NONE"}]}
+    joins = {"RegexMatchStatement": {"RegexString": "^/v1/types/.*/sets/.*:join$", **path}}
+    rate = {"Limit": {"Ref": "JoinRate"}, "EvaluationWindowSec": 60, "AggregateKeyType": "CONSTANT"}
+    expected = {
+        "Name": "join-rate",
+        "Priority": 1,
+        "Action": {"Block": {"CustomResponse": {"ResponseCode": 429}}},
+        "Statement": {"RateBasedStatement": {**rate, "ScopeDownStatement": joins}},
+        "VisibilityConfig": {**UNSEEN, "MetricName": "join-rate"},
+    }
+    if given != if_joins_go_to_a_url(expected):
+        yield f"joins at a function URL are limited by {given}"
+    if documents[EDGE]["Parameters"]["JoinOrigin"].get("Default") != "":
+        yield "without a function URL the edge has an origin for joins"
+    if documents[EDGE]["Conditions"] != {"HasJoinOrigin": {"Fn::Not": [{"Fn::Equals": [{"Ref": "JoinOrigin"}, ""]}]}}:
+        yield "the limit of joins at a function URL is left out, or is there without one"
+    for host, taken in {"": True, "abc1.lambda-url.eu-west-1.on.aws": True, "a.example": False, "x/y": False}.items():
+        if accepts("JoinOrigin", documents[EDGE]["Parameters"]["JoinOrigin"], host) is not taken:
+            yield f"the edge would send joins to {host}, or would not"
 
 
 @rule(SPENDING)
@@ -1913,6 +2016,8 @@ def outputs_hold_what_their_names_say(document: Document) -> Problems:
             value, condition = {"Fn::GetAtt": ["ReportsStack", f"Outputs.{name}"]}, "HasReports"
         if name in ("DomainTarget", "EdgeSecretArn"):
             condition = "HasDomainName"
+        if name == "JoinUrl":
+            condition = "HasJoinUrl"
         if (output["Value"], output.get("Condition")) != (value, condition):
             yield f"{name} is {output}"
 
@@ -1923,6 +2028,7 @@ OUTPUTS: dict[str, Document] = {
     },
     "DomainTarget": {"Fn::GetAtt": ["Domain", "RegionalDomainName"]},
     "EdgeSecretArn": {"Ref": "EdgeSecret"},
+    "JoinUrl": JOIN_URL,
 }
 
 

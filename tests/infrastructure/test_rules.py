@@ -40,6 +40,8 @@ PLANTED: dict[str, list[tuple[str, str, Any]]] = {
     ],
     "rules_refuse_parameters_that_do_not_fit": [
         (GATE, "!Rules>SeparateEdgeIsKnown>RuleCondition", {"Fn::Equals": [1, 2]}),
+        (GATE, "!Rules>OpenJoinUrlHasAnEdge", REMOVED),
+        (GATE, "!Rules>JoinUrlHasALimit>Assertions>0>Assert", {"Fn::Equals": [{"Ref": "Reservations"}, "ON"]}),
     ],
     "every_function_has_a_log_group_with_retention": [
         (REPORTS, "DecryptLogs>RetentionInDays", 0),
@@ -89,7 +91,14 @@ PLANTED: dict[str, list[tuple[str, str, Any]]] = {
         (GATE, "+More", {"Type": "AWS::Serverless::Connector"}),
         (GATE, "EvaluateRole>Policies>0>PolicyDocument>Statement>2>Action>+", "s3:DeleteObject"),
     ],
+    "a_function_url_is_of_join_if_asked_for": [
+        (GATE, "JoinUrl>AuthType", "NONE"),
+        (GATE, "JoinUrl#Condition", REMOVED),
+        (GATE, "JoinUrlAccess#Condition", "HasJoinUrl"),
+        (GATE, "+More", {"Type": "AWS::Lambda::Url", "Properties": {"TargetFunctionArn": {"Ref": "Query"}}}),
+    ],
     "callers_call_the_alias": [
+        (GATE, "JoinUrl>Qualifier", REMOVED),
         (GATE, "JoinIntegration>IntegrationUri", {"Fn::GetAtt": ["Join", "Arn"]}),
     ],
     "a_version_pins_code_layers_and_parameters": [
@@ -170,6 +179,7 @@ PLANTED: dict[str, list[tuple[str, str, Any]]] = {
             "Firewall>Rules>0>Statement>RateBasedStatement>ScopeDownStatement>NotStatement>Statement>RegexMatchStatement>RegexString",
             "^/v1",
         ),
+        (EDGE, "Firewall>Rules>1>Fn::If>1>Statement>RateBasedStatement>AggregateKeyType", "IP"),
     ],
     "spending_is_mailed_before_and_after_half_of_the_limit": [
         (SPENDING, "Spending>Budget>CostFilters", {"Service": ["S3"]}),

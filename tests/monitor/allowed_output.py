@@ -128,11 +128,11 @@ def _whole(most: float) -> Callable[[float, int], bool]:
     return lambda value, period: 0 <= value <= most and value == int(value)
 
 
-# Name: function, unit, values; of joins and steps only those of one call, and lateness in whole steps.
+# Name: function, unit, values; of joins those of a minute of one environment, and lateness in whole steps.
 METRICS: dict[str, tuple[str, str, Callable[[float, int], bool]]] = {
-    "JoinsAccepted": ("join", "Count", _whole(500)),
-    "JoinsRefused": ("join", "Count", _whole(500)),
-    "RequestsRejected": ("join query collect jobs", "Count", _one_of(0, 1)),
+    "JoinsAccepted": ("join", "Count", _whole(1e9)),
+    "JoinsRefused": ("join", "Count", _whole(1e9)),
+    "RequestsRejected": ("join query collect jobs", "Count", _whole(1e9)),
     "QueriesAnswered": ("query", "Count", _one_of(1)),
     "QueriesRefused": ("query", "Count", _one_of(1)),
     "SlotsFailed": ("evaluate", "Count", _one_of(0, 1)),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SigV4:
-    """Signs requests to an API of API Gateway.
+    """Signs requests to an API of API Gateway, or to a function URL.
 
     Args:
         credentials: for example ``boto3.Session().get_credentials()``.
@@ -29,5 +29,6 @@ class SigV4:
         from botocore.awsrequest import AWSRequest
 
         request = AWSRequest(method, url, dict(headers), body)
-        SigV4Auth(self.credentials, "execute-api", self.region).add_auth(request)
+        service = "lambda" if ".lambda-url." in url else "execute-api"
+        SigV4Auth(self.credentials, service, self.region).add_auth(request)
         return dict(request.headers.items())

@@ -11,15 +11,31 @@ STORE_MB, JOBS_MB, WORKER_MB = 1769, 1769, 3008
 WORKER_SECONDS = 900
 """The timeout of decrypt and aggregate."""
 
+EVALUATE_SECONDS, TEMPORARY_MB = 120, 512
+"""The timeout of evaluate, and the size of its temporary files."""
+SECONDS_TO_STOP, RANGES_TO_STOP = 20.0, 1.5
+"""A worker begins no further range with less time left than this, or than so many times its slowest range."""
+PAGES_AT_ONCE = 8
+"""Pages of the log that a worker reads in parallel."""
+JOIN_BYTES, BUFFER_BYTES = 37, 256 << 20
+"""A join in the memory of a worker, and the memory of all; the others are in temporary files."""
+MOST_PART_BYTES, MOST_JOINS_A_RANGE = 16 << 20, 1 << 20
+BYTES_A_SET, BYTES_A_MEMBER = 53, 6
+PADDING = 1 << 16
+"""The size of an object of states is a multiple of this."""
+MANIFESTS_KEPT, SWEEPS_A_DAY = 3, 1
+CROSSINGS_A_CALL = 99
+
 SECRETS, KEYS, DASHBOARDS = 3, 1, 1
 METRICS, ALARM_METRICS = 14, 29
 """The metrics of the gate's functions, and the metrics that its alarms read."""
 REPORT_METRICS, REPORT_ALARM_METRICS = 19, 35
-WAF_RULES, EDGE_SECRETS = 1, 1
-"""Parts of the edge: the rules of its web ACL, and a secret."""
+WAF_RULES, URL_RULES, EDGE_SECRETS = 1, 1, 1
+"""Parts of the edge: the rules of its web ACL, those with a function URL besides, and a secret."""
 
 DEFAULT_SLOTS, DEFAULT_PARTITIONS = 16, 16
 """The default slots, and partitions per slot."""
+PERIODS = (60, 300, 900, 1800, 3600, 7200, 10_800, 14_400, 21_600, 28_800, 43_200, 86_400)
 OUTAGE_DAYS = 7
 SECONDS_TO_TICK = 1800 - 180 - 60
 """From the schedule to the tick, less the publish margin, by default."""

@@ -1,5 +1,6 @@
 """The bodies and answers of the HTTP interface (docs/reference/api.md), as real clients send and expect them."""
 
+import re
 from collections.abc import Collection
 from functools import partial
 from typing import Annotated, Any, Self
@@ -27,6 +28,7 @@ from kanon.noise.exact import round_up
 
 MOST_HASHES = 1_000
 MOST_JOINS = 500
+JOIN_PATH = re.compile(r"/v1/types/[^/]+/sets/[^/]+:join")
 MOST_CLIENT_BYTES = 256
 SHORT_CLIENTS = 1 << 53  # every JSON parser represents smaller integers exactly
 

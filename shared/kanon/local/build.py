@@ -12,6 +12,7 @@ import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TextIO
+from urllib.parse import urlsplit
 
 import boto3
 
@@ -167,6 +168,16 @@ def _alias(template: Template, resource: Resource) -> str:
     """ARN of a function's alias; the function's own if it has none."""
     published = "AutoPublishAlias" in resource.properties
     return str(template.resolve({"Ref": f"{resource.logical_id}.{'Alias' if published else 'Arn'}"}))
+
+
+def function_urls(template: Template, functions: Mapping[str, Function]) -> dict[str, str]:
+    """The name of the function that answers at each host of a function URL."""
+    names = {function.name: name for name, function in functions.items()}
+    found = {}
+    for part, resource in template.every_resource("AWS::Lambda::Url"):
+        url = part.resolve({"Fn::GetAtt": [resource.logical_id, "FunctionUrl"]})
+        found[urlsplit(url).netloc] = names[resource.properties["TargetFunctionArn"]]
+    return found
 
 
 def _on_failure(template: Template, logical_id: str) -> str | None:

@@ -1,4 +1,6 @@
-"""API Gateway (HTTP API, payload format 2.0): turns HTTP requests into events, and results into responses."""
+"""API Gateway (HTTP API, payload format 2.0) and function URLs, which have the same format: turn HTTP requests into
+events, and results into responses.
+"""
 
 from __future__ import annotations
 
@@ -150,14 +152,26 @@ def _cors(template: Template) -> Cors:
 
 
 def event(request: Request, route: Route, parameters: dict[str, str], now: float) -> dict[str, Any]:
-    """The version 2.0 event of a request that arrives at ``now`` (unix seconds)."""
-    raw_path, _, query = request.target.partition("?")
-    path = unquote(raw_path)
+    """The event of a request to the API that arrives at ``now`` (unix seconds)."""
     headers = _joined((name.lower(), value) for name, value in request.headers)
-    host = headers.setdefault("host", "127.0.0.1")
+    path = unquote(request.target.partition("?")[0])
+    result = _event(request, route.key, path, headers.get("host", "127.0.0.1"), now)
+    if parameters:
+        result["pathParameters"] = parameters
+    return result
+
+
+def event_at_url(request: Request, host: str, now: float) -> dict[str, Any]:
+    """The event of a request to a function URL: no route and no parameters, the path as it was sent."""
+    return _event(request, "$default", request.target.partition("?")[0], host, now)
+
+
+def _event(request: Request, route_key: str, path: str, host: str, now: float) -> dict[str, Any]:
+    _, _, query = request.target.partition("?")
+    headers = {**_joined((name.lower(), value) for name, value in request.headers), "host": host}
     result: dict[str, Any] = {
         "version": "2.0",
-        "routeKey": route.key,
+        "routeKey": route_key,
         "rawPath": path,
         "rawQueryString": query,
         "headers": headers,
@@ -174,7 +188,7 @@ def event(request: Request, route: Route, parameters: dict[str, str], now: float
                 "userAgent": headers.get("user-agent", ""),
             },
             "requestId": str(uuid.uuid4()),
-            "routeKey": route.key,
+            "routeKey": route_key,
             "stage": "$default",
             "time": time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime(now)),
             "timeEpoch": int(now * 1000),
@@ -183,8 +197,6 @@ def event(request: Request, route: Route, parameters: dict[str, str], now: float
     }
     if query:
         result["queryStringParameters"] = _joined(parse_qsl(query, keep_blank_values=True))
-    if parameters:
-        result["pathParameters"] = parameters
     if request.body:
         result["body"], result["isBase64Encoded"] = _body(request.body, headers.get("content-type"))
     return result

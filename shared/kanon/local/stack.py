@@ -17,7 +17,7 @@ from typing import Any, TextIO
 import boto3
 
 from kanon.local import gateway
-from kanon.local.build import Wake, build_functions, build_storage, wakes
+from kanon.local.build import Wake, build_functions, build_storage, function_urls, wakes
 from kanon.local.clock import Clock, Trigger
 from kanon.local.engines import Emulator, Ministack
 from kanon.local.expiry import ObjectTimes
@@ -86,6 +86,7 @@ class Stack:
             self.functions = self._build_functions()
             arns = {arn: name for name, function in self.functions.items() for arn in (function.arn, function.alias)}
             self.gateway = gateway.Gateway.from_template(self.template, arns)
+            self.urls = function_urls(self.template, self.functions)
             self._wakes = wakes(self.template, arns, self._schedule)
             self._sqs = self.session.client("sqs")
             mappings = queue_mappings(self.template, arns)
@@ -110,6 +111,7 @@ class Stack:
         with self._warming:
             self.template.change(parameters, limits=self._schedule is None)
             self.functions = self._build_functions()
+            self.urls = function_urls(self.template, self.functions)
             self._warm.clear()
 
     def _build_functions(self) -> dict[str, Function]:
@@ -146,16 +148,21 @@ class Stack:
     # HTTP
 
     def answer(self, request: gateway.Request) -> gateway.GatewayResponse:
-        """The gateway's answer to an HTTP request."""
+        """The gateway's answer to an HTTP request; that of a function, if the host is that of its URL."""
         if len(request.body) > gateway.PAYLOAD_LIMIT:
             return gateway.TOO_LARGE
+        host = next((value for name, value in request.headers if name.lower() == "host"), "")
+        if host in self.urls:
+            return self._called(self.urls[host], gateway.event_at_url(request, host, self.clock.now()))
         found = self.gateway.find(request)
         if found is None:
             return gateway.NOT_FOUND
         route, parameters = found
-        event = gateway.event(request, route, parameters, self.clock.now())
+        return self._called(route.function, gateway.event(request, route, parameters, self.clock.now()))
+
+    def _called(self, function: str, event: dict[str, Any]) -> gateway.GatewayResponse:
         try:
-            return gateway.response(self.invoke(route.function, event))
+            return gateway.response(self.invoke(function, event))
         except FunctionError as error:
             self.failures.append(error)
             return gateway.SERVER_ERROR

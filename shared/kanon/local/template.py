@@ -262,6 +262,8 @@ class Template:
             return name
         if attribute == "Alias":
             return f"{self._attribute(logical_id, 'Arn')}:{self._alias(logical_id)}"
+        if attribute == "FunctionUrl":
+            return f"https://{logical_id.lower()}.lambda-url.{REGION}.on.aws/"
         if attribute == "Arn":
             service = self._document["Resources"][logical_id]["Type"].split("::")[1].lower()
             return f"arn:aws:{service}:{REGION}:{ACCOUNT}:{name}"

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from kanon.gate.models import JOIN_PATH
 from kanon.http.answers import error_answer
 from kanon.http.bodies import RequestError
 from kanon.reports.collecting import JOB_PATHS, PUBLIC_KEYS, REPORTS, debug_path
 
 OPEN_QUERIES = frozenset({"/v1:query", "/v1:validateHashes"})
 METRICS = "/metrics"
-JOIN = re.compile(r"/v1/types/[^/]+/sets/[^/]+:join")
 COLLECTED = frozenset({PUBLIC_KEYS, *REPORTS, *map(debug_path, REPORTS)})
 """What anybody may call of reports."""
-JOINS = re.compile(rf"{JOIN.pattern}|/v1:batchJoin")
+JOINS = re.compile(rf"{JOIN_PATH.pattern}|/v1:batchJoin")
 UNKNOWN_CALLER = error_answer(401, "send a valid key or token of this service as Authorization: Bearer ...")
 
 Check = Callable[[str], bool]
@@ -67,4 +67,4 @@ class Access:
             return self.batch
         if method in ("GET", "HEAD") or path in OPEN_QUERIES:
             return Auth.OPEN
-        return self.join if JOIN.fullmatch(path) else self.batch
+        return self.join if JOIN_PATH.fullmatch(path) else self.batch

@@ -14,9 +14,11 @@ from typing import Any
 
 import httpx2
 import pytest
+from botocore.credentials import Credentials
 
 from kanon.client import Bearer, Client, Connection, Headers, NoAnswerError
 from kanon.client.asynchronous import AsyncClient
+from kanon.client.signing import SigV4
 
 
 class Server(ThreadingHTTPServer):
@@ -317,3 +319,11 @@ def test_the_async_client_does_not_close_a_foreign_http_client() -> None:
         assert asyncio.run(ask(server.url)) == 200
     with pytest.raises(ValueError, match="is not an address"):
         AsyncClient("127.0.0.1:8000")
+
+
+def test_a_request_is_signed_for_the_service_that_its_host_belongs_to() -> None:
+    sign = SigV4(Credentials("AKIDEXAMPLE", "secret"), "eu-central-1")
+    for host, service in (("a.execute-api.eu-central-1.amazonaws.com", "execute-api"), ("kanon.example", "execute-api"),
+                          ("abc.lambda-url.eu-central-1.on.aws", "lambda")):  # fmt: skip
+        signed = sign("POST", f"https://{host}/v1:batchJoin", b"{}", {})
+        assert f"/eu-central-1/{service}/aws4_request" in signed["Authorization"]

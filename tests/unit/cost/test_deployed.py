@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 
 from kanon.cost import deployed
+from kanon.dynamo.transactions import MOST_ITEMS
+from kanon.gate import merging, segments
+from kanon.gate.parts import PADDING
 from kanon.gate.settings import JoinSettings
 from kanon.gate.slots import Layout
 from kanon.reports import histogram
@@ -67,10 +70,10 @@ def runs_an_hour() -> int:
     return sum(60 // int(minutes) for minutes in every)
 
 
-def rules_of_the_edge() -> int:
-    edge = text(EDGE)
-    assert len(re.findall(r"^ +Rules:\n(?: +- Name: )", edge, re.MULTILINE)) == 1
-    return edge.count("- Name: ")
+def rules_of_the_edge() -> list[int]:
+    """Those of any edge, and those with a function URL."""
+    rules = read(ROOT / EDGE)["Resources"]["Firewall"]["Properties"]["Rules"]
+    return [sum(("Fn::If" in rule) is at_url for rule in rules) for at_url in (False, True)]
 
 
 d = deployed
@@ -85,6 +88,20 @@ FIGURES = {
     "timeout of workers": (
         lambda: functions_of(REPORTS, REPORT_FUNCTIONS, "Timeout")[3:5], [d.WORKER_SECONDS, d.WORKER_SECONDS],
     ),
+    "timeout of evaluate": (
+        lambda: functions(read())["Evaluate"]["Timeout"], d.EVALUATE_SECONDS,
+    ),
+    "temporary files of evaluate": (
+        lambda: functions(read())["Evaluate"].get("EphemeralStorage", {"Size": 512})["Size"], d.TEMPORARY_MB,
+    ),
+    "periods": (lambda: [int(period) for period in read()["Mappings"]["Periods"]], list(d.PERIODS)),
+    "parts": (
+        lambda: (segments.MOST_PART_BYTES, segments.MOST_JOINS_A_RANGE, segments.BYTES_A_SET, segments.BYTES_A_MEMBER),
+        (d.MOST_PART_BYTES, d.MOST_JOINS_A_RANGE, d.BYTES_A_SET, d.BYTES_A_MEMBER),
+    ),
+    "objects": (lambda: (PADDING, segments.MANIFESTS_KEPT), (d.PADDING, d.MANIFESTS_KEPT)),
+    "a join in memory": (lambda: merging.JOIN.itemsize, d.JOIN_BYTES),
+    "a transaction": (lambda: MOST_ITEMS - 1, d.CROSSINGS_A_CALL),
     "secrets": (lambda: secrets(conditional=False), d.SECRETS),
     "secrets of the edge": (lambda: secrets(conditional=True), d.EDGE_SECRETS),
     "secrets of reports": (lambda: len(of_type(read(ROOT / REPORTS), SECRET)), 1),
@@ -94,7 +111,7 @@ FIGURES = {
     "metrics of reports": (lambda: metrics_of(*map(str.lower, REPORT_FUNCTIONS)), d.REPORT_METRICS),
     "metrics in alarms": (lambda: metrics_in_alarms(OBSERVABILITY), d.ALARM_METRICS),
     "metrics in alarms of reports": (lambda: metrics_in_alarms(REPORTS), d.REPORT_ALARM_METRICS),
-    "rules of the edge": (rules_of_the_edge, d.WAF_RULES),
+    "rules of the edge": (rules_of_the_edge, [d.WAF_RULES, d.URL_RULES]),
     "slots": (
         lambda: JoinSettings.from_environment({**JOIN, "KANON_SLOTS": default("Slots")}).layouts.entries,
         (Layout(d.DEFAULT_SLOTS, 0, d.DEFAULT_PARTITIONS),),
