@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from kanon.cost.billing import Bill, Prices
+    from kanon.cost.elsewhere import Compared
     from kanon.cost.reports import JobCost, JobTimes, ReportLoad
     from kanon.cost.scale import Needs, ScaleRow
     from kanon.cost.workload import Workload
@@ -31,6 +32,7 @@ class Shown(StrEnum):
 
     SCALE = "scale"
     REPORTS = "reports"
+    ELSEWHERE = "elsewhere"
 
 
 def cost(
@@ -44,6 +46,9 @@ def cost(
     given: OneType = None,
     types: TypesFile = None,
     period: Annotated[int, typer.Option(min=1, help="Seconds per step.")] = 3600,
+    slots: Annotated[
+        int | None, typer.Option(help="Slots of the deployment; by default as many as needed, at least 16.")
+    ] = None,
     reports: Annotated[float, typer.Option(help="Encrypted reports per day; 0 for a stack without reports.")] = 0.0,
     jobs: Annotated[float, typer.Option(help="Jobs per day.")] = 1.0,
     prices: Annotated[Path | None, typer.Option(help="Price file; by default the prices of the package.")] = None,
@@ -51,7 +56,8 @@ def cost(
         Path | None, typer.Option(help="File of measured values and assumptions; by default that of the package.")
     ] = None,
     table: Annotated[
-        Shown | None, typer.Option(help="Show a table instead: scale (rates of joins) or reports (sizes of jobs).")
+        Shown | None,
+        typer.Option(help="Show a table instead: scale (rates of joins), reports (sizes of jobs), elsewhere (others)."),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")] = False,
     as_json: Json = False,
@@ -60,13 +66,14 @@ def cost(
 
     Example: kanon cost --joins 100 --batch 100 --queries 20 --sets 5000000
     """
+    from kanon.cost import elsewhere, scale
     from kanon.cost import reports as of_reports
-    from kanon.cost import scale
     from kanon.cost.billing import CostError, bill, read_measured, read_prices
-    from kanon.cost.workload import Workload, added, alternatives, usage
+    from kanon.cost.month import added, alternatives, usage
+    from kanon.cost.workload import Workload
 
     if table is not None:
-        taken = FOR_SCALE if table is Shown.SCALE else FOR_ANY_TABLE
+        taken = FOR_ANY_TABLE if table is Shown.REPORTS else FOR_SCALE
         refuse_unused(context, set(context.params) - taken, "with --table: leave it out")
     elif not reports:
         refuse_unused(context, ("jobs",), "without reports: give --reports")
@@ -79,16 +86,24 @@ def cost(
         if table is Shown.SCALE:
             _rows(map(_of_scale, scale.table(type_.parameters, values, listed)), listed, as_json=as_json)
             return
+        if table is Shown.ELSEWHERE:
+            _rows(map(_of_others, elsewhere.table(type_.parameters, values, listed)), listed, as_json=as_json)
+            if not as_json:
+                typer.echo("\n" + "\n".join(f"- **{each.name}**: {each.assumes}." for each in elsewhere.SYSTEMS))
+            return
         if table is Shown.REPORTS:
             _rows(map(_of_jobs, of_reports.table(values, listed)), listed, as_json=as_json)
             return
         load = Workload(type_.parameters, joins, batch, queries, hashes, sets, popularity)
+        load = scale.with_slots(load, values) if slots is None else replace(load, slots=slots)
+        scale.check_finishes(load, values)
         needs = scale.needs(load, values)
-        load = replace(load, slots=scale.slots_of(needs))
         sent = of_reports.ReportLoad(reports, jobs=jobs)
         more = of_reports.usage(sent, values) if reports else {}
         made = bill(added(usage(load, values), more), listed)
         others = {name: bill(used, listed).total for name, used in alternatives(load, values, more).items()}
+        if load.joins:
+            others |= {f"{name} (no privacy)": d for name, d in elsewhere.totals(load, values, listed).items()}
         needs = replace(needs, limits=(*needs.limits, *of_reports.limits(sent, values)))
         part = ReportsPart(sent, of_reports.times(sent, values), bill(more, listed).total) if reports else None
     estimate = CostEstimate(load, needs, made, others, listed, part)
@@ -150,7 +165,8 @@ class CostEstimate:
         return (
             f"{load.joins:,g} joins/s in requests of {load.batch}, {load.queries:,g} queries/s of {load.hashes} hashes,"
             f" {load.sets:,} sets, {load.touched_a_step:,.0f} of them touched in a step.\n"
-            f"Evaluate workers needed: {self.needs.workers}. Slots: {load.slots}.\n"
+            f"Slots: {load.slots}. Slots evaluated at once (MaximumConcurrency): {self.needs.workers}. A step of a slot"
+            f" takes {self.needs.seconds:,.0f} s, workers one after the other: {self.needs.in_a_row}.\n"
             f"{limits}{self.part.summary if self.part else ''}"
             f"Total: ${self.made.total:,.2f} a month{of_joins}.\n"
         )
@@ -228,11 +244,11 @@ def _of_scale(row: "ScaleRow") -> tuple[Cells, Document]:
         "joins/s": f"{load.joins:,g}",
         "a request": str(load.batch),
         "spread": row.spread,
-        "$ a million joins": f"{row.a_million:.2f}",
-        "slots": str(needs.slots or "more than 256"),
-        "workers": f"{needs.workers:,}",
+        "$ a million joins": "-" if row.a_million is None else f"{row.a_million:.2f}",
+        "slots": str(load.slots),
+        "at once": f"{needs.workers:,}",
+        "s a step": "-" if row.a_million is None else f"{needs.seconds:,.0f}",
         "limits": "; ".join(needs.limits) or "none",
-        "with files on S3": f"{row.merged_a_million:.2f}",
     }
     return cells, {
         "joins": load.joins,
@@ -240,7 +256,22 @@ def _of_scale(row: "ScaleRow") -> tuple[Cells, Document]:
         "sets": load.sets,
         "dollarsAMillionJoins": row.a_million,
         **asdict(needs),
-        "mergedOnS3": row.merged_a_million,
+        "seconds": None if row.a_million is None else needs.seconds,
+    }
+
+
+def _of_others(row: "Compared") -> tuple[Cells, Document]:
+    cells = {
+        "load": row.load,
+        "kanon, $ a month": f"{row.ours.total:,.0f}",
+        "$ a million joins": f"{row.a_million:.2f}",
+        **{name: f"{total:,.0f}" for name, total in row.others.items()},
+    }
+    return cells, {
+        "load": row.load,
+        "dollarsAMonth": row.ours.total,
+        "dollarsAMillionJoins": row.a_million,
+        "elsewhere": dict(row.others),
     }
 
 

@@ -5,13 +5,13 @@
 """
 
 REQUEST_MB, EVALUATE_MB = 512, 1769
-"""Memory of the functions of the gate (``REQUEST_MB``: join and query), and of ``collect`` and ``rotate``."""
+"""Memory of the functions of the gate (``REQUEST_MB``: join, query and sweep), and of ``collect`` and ``rotate``."""
 STORE_MB, JOBS_MB, WORKER_MB = 1769, 1769, 3008
 """Memory of the other functions of reports (``WORKER_MB``: decrypt and aggregate)."""
 WORKER_SECONDS = 900
 """The timeout of decrypt and aggregate."""
 
-EVALUATE_SECONDS, TEMPORARY_MB = 120, 512
+EVALUATE_SECONDS, TEMPORARY_MB = 120, 2048
 """The timeout of evaluate, and the size of its temporary files."""
 SECONDS_TO_STOP, RANGES_TO_STOP = 20.0, 1.5
 """A worker begins no further range with less time left than this, or than so many times its slowest range."""
@@ -26,7 +26,7 @@ PADDING = 1 << 16
 MANIFESTS_KEPT, SWEEPS_A_DAY = 3, 1
 CROSSINGS_A_CALL = 99
 
-SECRETS, KEYS, DASHBOARDS = 3, 1, 1
+SECRETS, KEYS, DASHBOARDS = 3, 2, 1
 METRICS, ALARM_METRICS = 14, 29
 """The metrics of the gate's functions, and the metrics that its alarms read."""
 REPORT_METRICS, REPORT_ALARM_METRICS = 19, 35

@@ -1,24 +1,17 @@
 """The scale of the design: slots and workers for a workload, the limits it exceeds, and a table of workloads."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 
-from kanon.cost.billing import Bill, Prices, Usage, bill
-from kanon.cost.deployed import DEFAULT_SLOTS, EVALUATE_MB, REQUEST_MB, SECONDS_TO_TICK
-from kanon.cost.workload import (
-    GB,
-    HOUR,
-    SLOTS,
-    Workload,
-    evaluate_seconds,
-    logged,
-    packed_bytes,
-    request_gb_seconds,
-    usage,
-    written_units,
-)
-from kanon.gate.mechanism.parameters import Parameters
+from kanon.cost.billing import Bill, CostError, Prices, bill
+from kanon.cost.deployed import DEFAULT_SLOTS, EVALUATE_SECONDS, PERIODS, REQUEST_MB, SECONDS_TO_TICK
+from kanon.cost.evaluating import MOST_JOINS_HELD, TRANSACTED, SlotStep
+from kanon.cost.month import request_gb_seconds, usage
+from kanon.cost.workload import SLOTS, Workload
+from kanon.gate.mechanism.parameters import LONGEST_WINDOW, Parameters
 from kanon.gate.models import MOST_JOINS
 
 PARTITION_UNITS = 1_000
@@ -31,6 +24,7 @@ GATEWAY_REQUESTS = 10_000
 LAMBDA_CONCURRENCY = 1_000
 """Functions that run at once in an account and region, by the default quota."""
 
+BATCHES = (10, 100, MOST_JOINS)
 RATES = (10.0, 1_000.0, 100_000.0)
 TABLE_SETS = (10**6, 10**9)
 
@@ -41,28 +35,33 @@ class Needs:
 
     Args:
         slots: the least number of slots, a power of two; None if 256 are too few.
-        workers: concurrent ``evaluate`` functions that make every step visible at its tick.
+        workers: concurrent ``evaluate`` functions (``MaximumConcurrency``) that make every step visible at its tick.
+        in_a_row: workers that a slot takes for a step, one after the other.
+        seconds: the time of a slot's step.
         limits: limits that the workload exceeds, in words.
     """
 
     slots: int | None
     workers: int
+    in_a_row: int | None
+    seconds: float
     limits: tuple[str, ...]
 
 
 def needs(workload: Workload, measured: Mapping[str, float]) -> Needs:
-    """The slots and workers of a workload, and the limits it exceeds.
+    """The slots and workers of a workload, and the limits that it exceeds with the slots that it has.
 
-    One worker evaluates a slot, so there are at least as many slots as workers. The rows of a step and slot are
-    spread over its partitions. Joins are spread evenly over the slots, except those of the most popular set.
+    The rows of a step and slot are spread over its partitions. Joins are spread evenly over the slots, except those of
+    the most popular set.
     """
-    one_slot = replace(workload, slots=1)
-    workers = max(1, math.ceil(evaluate_seconds(one_slot, measured) / SECONDS_TO_TICK))
-    log_units = workload.joins * logged(workload.batch, DEFAULT_SLOTS).units
+    slots = least_slots(workload, measured)
+    step = SlotStep(workload, measured)
+    of_all = workload.slots * step.seconds
+    workers = max(1, math.ceil(of_all / in_time(workload))) if step.work.workers else 1
+    log_units = workload.joins * workload.logged.units
     of_a_slot = PARTITION_UNITS * workload.partitions
-    least = max(workers, math.ceil(log_units / of_a_slot))
     at_once = request_gb_seconds(workload, measured) * 1024 / REQUEST_MB + workers
-    evaluating = written_units(workload, measured) - workload.joins_a_step * workload.logged.units
+    crossings = TRANSACTED * workload.crossed_a_step / in_time(workload)
     limits = (
         (workload.join_requests + workload.queries, GATEWAY_REQUESTS,
          "API Gateway takes {:,.0f} requests/s, the default quota is {:,}"),
@@ -70,18 +69,87 @@ def needs(workload: Workload, measured: Mapping[str, float]) -> Needs:
         (workload.popularity.groups[0].share * log_units, of_a_slot,
          "the most popular set takes {:,.0f} units/s, its partitions take {:,}"),
         (log_units, TABLE_UNITS, "StepLog takes {:,.0f} units/s, the default quota of a table is {:,}"),
-        (evaluating / SECONDS_TO_TICK, TABLE_UNITS,
-         "Members takes {:,.0f} units/s until the tick, the default quota is {:,}"),
-        (least, SLOTS[-1], "{:,} slots are needed, there are at most {}"),
+        (crossings, TABLE_UNITS, "Statuses takes {:,.0f} units/s until the tick, the default quota is {:,}"),
+        (0 if math.isinf(step.work.seconds) else step.work.seconds, in_time(workload),
+         "a slot takes {:,.0f} s for a step, its tick is {:,} s after the start"),
     )  # fmt: skip
     beyond = tuple(text.format(needed, most) for needed, most, text in limits if needed > most)
-    fitting = [slots for slots in SLOTS if slots >= least]
-    return Needs(fitting[0] if fitting else None, workers, beyond)
+    return Needs(slots, workers, step.work.workers, step.work.seconds, beyond)
 
 
-def slots_of(needed: Needs) -> int:
-    """The slots of a deployment for a workload: at least the default."""
-    return max(DEFAULT_SLOTS, needed.slots or SLOTS[-1])
+def in_time(workload: Workload) -> int:
+    """Seconds in which a slot must have finished a step: before the tick, and before the next step."""
+    return min(SECONDS_TO_TICK, workload.parameters.period)
+
+
+def least_slots(workload: Workload, measured: Mapping[str, float]) -> int | None:
+    """The least number of slots, a power of two, with which every step is visible at its tick; None if 256 are few."""
+
+    def enough(slots: int) -> bool:
+        load = replace(workload, slots=slots)
+        step = SlotStep(load, measured)
+        written = load.joins * load.logged.units / slots <= PARTITION_UNITS * load.partitions
+        return written and step.fits and step.work.seconds <= in_time(load)
+
+    return next(filter(enough, SLOTS), None)
+
+
+def with_slots(workload: Workload, measured: Mapping[str, float]) -> Workload:
+    """The workload with the slots of a deployment for it: at least the default."""
+    return replace(workload, slots=max(DEFAULT_SLOTS, least_slots(workload, measured) or SLOTS[-1]))
+
+
+def check_finishes(workload: Workload, measured: Mapping[str, float]) -> None:
+    """Check that each step is finished before the next one is closed: otherwise the slot never catches up.
+
+    Raises:
+        CostError: it is not; the message says what to change.
+    """
+    if reason := _unfinished(workload, measured):
+        changes = "; ".join(_changes(workload, measured)) or "split the load over several deployments"
+        slots = f"{workload.slots} slot{'s' if workload.slots > 1 else ''}"
+        raise CostError(f"with {slots} a step never finishes: {reason}. What helps: {changes}")
+
+
+def _unfinished(workload: Workload, measured: Mapping[str, float]) -> str | None:
+    """Why a slot does not finish a step in a period; None if it does."""
+    step, period = SlotStep(workload, measured), workload.parameters.period
+    if not step.fits:
+        return f"its busiest slot gets {step.busiest:,.0f} joins, a worker holds {MOST_JOINS_HELD:,}"
+    if step.work.workers is None:
+        return (
+            f"a worker needs {step.work.reading:,.0f} s to read the joins of a slot, which leaves too little of the"
+            f" {EVALUATE_SECONDS} s that it has"
+        )
+    if step.work.seconds > period:
+        return f"a slot takes {step.work.seconds:,.0f} s for a step of {period:,} s"
+    return None
+
+
+def _changes(workload: Workload, measured: Mapping[str, float]) -> Iterator[str]:
+    """The least change of each kind with which the steps are finished."""
+    longer, shorter = _split(PERIODS, workload.parameters.period)
+    kinds: tuple[tuple[str, Callable[[int], Workload], Iterable[int]], ...] = (
+        ("at least {:,} slots", lambda slots: replace(workload, slots=slots), _split(SLOTS, workload.slots)[0]),
+        ("batches of {:,}", lambda size: replace(workload, batch=size), _split(BATCHES, workload.batch)[0]),
+        ("a period of {:,} s", partial(_with_period, workload), longer),
+        ("a period of {:,} s", partial(_with_period, workload), shorter),
+    )
+    for text, changed, values in kinds:
+        helps = (value for value in values if _unfinished(changed(value), measured) is None)
+        yield from (text.format(value) for value in islice(helps, 1))
+
+
+def _split(values: Sequence[int], at: int) -> tuple[Sequence[int], Sequence[int]]:
+    """The values above, in ascending order, and those below, in descending order."""
+    return [value for value in values if value > at], [value for value in reversed(values) if value < at]
+
+
+def _with_period(workload: Workload, period: int) -> Workload:
+    """The workload with another period, and a window of the same time."""
+    p = workload.parameters
+    window = min(LONGEST_WINDOW, max(2, p.window * p.period // period))
+    return replace(workload, parameters=replace(p, period=period, window=window, restart=None))
 
 
 @dataclass(frozen=True)
@@ -91,18 +159,12 @@ class ScaleRow:
     workload: Workload
     spread: str
     needs: Needs
-    bill: Bill
-    merged: Bill
+    bill: Bill | None
 
     @property
-    def a_million(self) -> float:
-        """Dollars per million joins, everything included."""
-        return self.bill.total / self.workload.millions_a_month
-
-    @property
-    def merged_a_million(self) -> float:
-        """The same with the state in sorted files on S3: an estimate, not a part of kanon."""
-        return self.merged.total / self.workload.millions_a_month
+    def a_million(self) -> float | None:
+        """Dollars per million joins, everything included; None if no deployment finishes the steps."""
+        return None if self.bill is None else self.bill.total / self.workload.millions_a_month
 
 
 def table(parameters: Parameters, measured: Mapping[str, float], prices: Prices) -> Iterator[ScaleRow]:
@@ -111,38 +173,10 @@ def table(parameters: Parameters, measured: Mapping[str, float], prices: Prices)
         for batch in (1, MOST_JOINS):
             for spread, sets in (("one set", 1), *((f"{count:,} sets alike", count) for count in TABLE_SETS)):
                 load = Workload(parameters, rate, batch, sets=sets, exponent=0.0)
-                needed = needs(load, measured)
-                load = replace(load, slots=slots_of(needed))
-                yield ScaleRow(
-                    load, spread, needed, bill(usage(load, measured), prices),
-                    bill(merged_on_s3(load, measured), prices),
-                )  # fmt: skip
-
-
-def merged_on_s3(w: Workload, measured: Mapping[str, float]) -> Usage:
-    """An estimate for a design that is not built: state in sorted files on S3, rewritten at each step.
-
-    The log of a step is packed segments of 8 MB. A step merges them with the whole state, sorted by set: it reads and
-    writes every set with members once, at 50 MB/s per worker. Members take their packed bytes, not whole write units.
-    Requests cost the same.
-    """
-    base = usage(w, measured)
-    segment, rate, decide_ms = 8e6, 50e6, 0.02
-    log = w.joins_a_step * (packed_bytes(3) - packed_bytes(2))
-    kept = w.parameters.window
-    alive = w.popularity.touched(w.joins_a_step * kept)
-    joined = min(float(w.parameters.members_kept), max(1.0, w.joins_a_step * kept / w.sets))
-    state = alive * (50 + 4 * joined)
-    files = w.slots + (log + state) / segment
-    seconds = (log + 2 * state) / rate + w.touched_a_step * decide_ms / 1000
-    evaluated = EVALUATE_MB / 1024 * (seconds - evaluate_seconds(w, measured)) * w.steps
-    return {
-        **base,
-        "lambda.arm64": base["lambda.arm64"] + evaluated,
-        "dynamodb.write": 5.0 * w.slots * w.steps,
-        "dynamodb.read": 5.0 * w.slots * w.steps,
-        "dynamodb.storage": 0.0,
-        "s3.puts": (files + log / segment) * w.steps,
-        "s3.gets": 2 * files * w.steps,
-        "s3.storage": (state + 7 * 24 * log * HOUR / w.parameters.period) / GB,
-    }
+                load = with_slots(load, measured)
+                needed, reason = needs(load, measured), _unfinished(load, measured)
+                if reason is None:
+                    yield ScaleRow(load, spread, needed, bill(usage(load, measured), prices))
+                else:
+                    limits = (f"a step never finishes: {reason}", *needed.limits)
+                    yield ScaleRow(load, spread, replace(needed, limits=limits), None)

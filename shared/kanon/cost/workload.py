@@ -1,31 +1,15 @@
-"""The quantities that AWS charges for a workload in a month."""
+"""A steady load, and what follows from it for the sets: how many are touched, alive, or k-anonymous."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 
-from kanon.cost.billing import CostError, Usage, check_between
-from kanon.cost.deployed import (
-    ALARM_METRICS,
-    DASHBOARDS,
-    DEFAULT_PARTITIONS,
-    DEFAULT_SLOTS,
-    EDGE_SECRETS,
-    EVALUATE_MB,
-    KEYS,
-    METRICS,
-    OUTAGE_DAYS,
-    REQUEST_MB,
-    SECRETS,
-    WAF_RULES,
-)
-from kanon.cost.popularity import Popularity
-from kanon.dynamo.batches import KEYS_A_CALL, WRITES_A_CALL
-from kanon.dynamo.units import READ_UNIT, item_size, read_units, write_units
+from kanon.cost.billing import CostError, check_between
+from kanon.cost.deployed import BYTES_A_SET, DEFAULT_PARTITIONS, DEFAULT_SLOTS
+from kanon.cost.popularity import EqualSets, Popularity
+from kanon.dynamo.units import item_size, write_units
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.models import MOST_HASHES, MOST_JOINS
-from kanon.gate.parts import BYTES_A_SET
 from kanon.gate.slots import Layout
 from kanon.gate.storage.aws.step_log import Row, pack, pack_all
 
@@ -38,13 +22,8 @@ INDEX_BYTES = 100
 """Bytes that DynamoDB adds to each stored item."""
 FULL_PROCESSOR_MB = 1769
 """Memory at which Lambda gives a function one whole processor; less memory gives a proportional share."""
-FIXED_WRITES = 5
-"""Writes per slot and step: the lease, the comparison of the stamps, the horizon, the stamp of Members, the mark."""
-FIXED_READS = 3
-"""Read units per slot and step, besides one for each partition of the log: table ids, stamps, the mark for the lag."""
-STATUS_BYTES = 100
-TRUE_SHARE = 0.1
-"""The share of the queried hashes that are k-anonymous."""
+AGE_BYTES = 2
+"""Bytes of a member in a part, besides its token."""
 SLOTS = tuple(1 << bits for bits in range(9))
 PARTITIONED = Layout(1, 0, 1)
 
@@ -101,6 +80,7 @@ class Workload:
         sets: sets that joins go to.
         exponent: popularity of the sets by Zipf's law; 0 gives all sets the same share.
         touched: touched sets per step, if counted; otherwise computed from the popularity.
+        crossed: sets that cross per step, if counted; otherwise computed from the popularity.
         slots: slots of the deployment.
         partitions: partitions of each slot in the log.
 
@@ -116,6 +96,7 @@ class Workload:
     sets: int = 1_000_000
     exponent: float = 1.1
     touched: float | None = None
+    crossed: float | None = None
     slots: int = DEFAULT_SLOTS
     partitions: int = DEFAULT_PARTITIONS
 
@@ -169,168 +150,46 @@ class Workload:
         return self.joins / self.batch
 
     @cached_property
-    def members_units(self) -> tuple[float, float]:
-        """Write and read units of a touched set's Members item, the mean over the touched sets of a step."""
-        writes = reads = weight = 0.0
-        for group in self.popularity.groups:
-            touched = group.touched(self.joins_a_step)
-            size = members_bytes(self.parameters, self.joins_a_step * group.share * self.parameters.window)
-            writes += touched * write_units(size)
-            reads += touched * read_units(size, consistent=True)
-            weight += touched
-        return (writes / weight, reads / weight) if weight else (1.0, 1.0)
+    def alive(self) -> float:
+        """Sets with members: those that were joined within a window."""
+        return self.popularity.touched(self.joins_a_step * self.parameters.window)
 
+    @cached_property
+    def members_alive(self) -> float:
+        """The members of all sets."""
+        joins = self.joins_a_step * self.parameters.window
+        return math.fsum(group.touched(joins) * self._members(group) for group in self.popularity.groups)
 
-def members_bytes(parameters: Parameters, joined: float) -> int:
-    """Bytes of the state of a set with ``joined`` members in the window."""
-    return BYTES_A_SET + min(parameters.members_kept, max(1, round(joined))) * parameters.member_bytes
+    @cached_property
+    def members_touched(self) -> float:
+        """The members of all sets with joins in a step."""
+        groups = [(group.touched(self.joins_a_step), self._members(group)) for group in self.popularity.groups]
+        touched = math.fsum(count for count, _ in groups) or 1.0
+        return math.fsum(count * members for count, members in groups) * self.touched_a_step / touched
 
+    @property
+    def state_bytes(self) -> float:
+        """Bytes of the states of all sets."""
+        token = 2 if self.parameters.client_bits <= 16 else 4
+        return self.alive * BYTES_A_SET + self.members_alive * (AGE_BYTES + token)
 
-def written_units(workload: Workload, measured: Mapping[str, float]) -> float:
-    """Write units of a step: the log, Members, statuses and wake-ups, and the fixed writes of each slot."""
-    members, _ = workload.members_units
-    evaluated = workload.touched_a_step * (members + measured["changes"])
-    return workload.joins_a_step * workload.logged.units + evaluated + FIXED_WRITES * workload.slots
+    @cached_property
+    def popular(self) -> float:
+        """Sets with at least k members: they cross once in a window, or in a hold."""
+        return math.fsum(group.sets for group in self.popularity.groups if self._joined(group) >= self.parameters.k)
 
+    @property
+    def crossed_a_step(self) -> float:
+        """Sets that cross in a step."""
+        if self.crossed is not None:
+            return self.crossed
+        restart = self.parameters.restart
+        return self.popular / (self.parameters.window if restart is None else restart.hold)
 
-def evaluation_read_units(workload: Workload) -> float:
-    """Read units of a step: the log in pages, Members, and the fixed reads of each slot."""
-    _, members = workload.members_units
-    log = workload.joins_a_step * workload.logged.size / READ_UNIT
-    return log + workload.touched_a_step * members + (FIXED_READS + workload.partitions) * workload.slots
+    def _joined(self, group: EqualSets) -> float:
+        """Joins of a set within a window."""
+        return self.joins_a_step * group.share * self.parameters.window
 
-
-def usage(workload: Workload, measured: Mapping[str, float]) -> Usage:
-    """The quantities of a month, by the names in ``prices.json``."""
-    w, m = workload, measured
-    joins, queries = w.join_requests * SECONDS, w.queries * SECONDS
-    slot_steps = w.slots * w.steps
-    calls = 2 * slot_steps  # repeated deliveries of a message are rare and not counted
-    requests = joins + queries + slot_steps + w.steps
-    query_reads = queries * (w.hashes + _horizons_a_query(w)) * read_units(0, consistent=False)
-    logged = (
-        joins * (m["join_log_bytes"] + m["access_log_bytes"])
-        + queries * (m["query_log_bytes"] + m["access_log_bytes"])
-        + slot_steps * m["evaluate_log_bytes"]
-    )
-    answered = joins * (m["header_bytes"] + 4 * w.batch)
-    answered += queries * (m["header_bytes"] + 100 + 47 * w.hashes * TRUE_SHARE)
-    evaluated = w.steps * (EVALUATE_MB / 1024 * evaluate_seconds(w, m))
-    return {
-        "apigateway.http": joins + queries,
-        "lambda.requests": requests,
-        "lambda.arm64": evaluated + SECONDS * request_gb_seconds(w, m),
-        "dynamodb.write": w.steps * written_units(w, m),
-        "dynamodb.read": w.steps * evaluation_read_units(w) + query_reads,
-        "dynamodb.storage": stored_bytes(w) / GB,
-        "sqs.requests": calls + m["pollers"] * 60 * MONTH_HOURS,
-        "scheduler.events": w.steps,
-        "logs.ingested": logged / GB,
-        "logs.stored": logged / GB,
-        "cloudwatch.metrics": METRICS,
-        "cloudwatch.alarms": ALARM_METRICS,
-        "cloudwatch.dashboards": DASHBOARDS,
-        "kms.keys": KEYS,
-        "kms.requests": m["cold_starts"] * requests,
-        "secrets.stored": SECRETS,
-        "secrets.requests": 2 * m["cold_starts"] * requests,
-        "transfer.out": answered / GB,
-    }
-
-
-def request_gb_seconds(w: Workload, m: Mapping[str, float]) -> float:
-    """GB-seconds of join and query per second of load."""
-    if w.batch == 1:
-        join = _billed_ms(m["join_ms"], 1, m)
-    else:
-        join = _billed_ms(m["batched_join_ms"] * w.batch, math.ceil(w.batch * w.logged.items / WRITES_A_CALL), m)
-    query_calls = math.ceil(w.hashes / KEYS_A_CALL)
-    query = _billed_ms(m["query_ms"] + m["hash_ms"] * w.hashes, query_calls, m)
-    return REQUEST_MB / 1024 * (w.join_requests * join + w.queries * query) / 1000
-
-
-def _billed_ms(processor_ms: float, calls: int, m: Mapping[str, float]) -> float:
-    """The billed ms of a request: its processor time divided by the function's share of a processor, plus its calls."""
-    return processor_ms * FULL_PROCESSOR_MB / REQUEST_MB + calls * m["call_ms"]
-
-
-def evaluate_seconds(w: Workload, m: Mapping[str, float]) -> float:
-    """Worker-seconds per step, all slots together."""
-    reading = w.joins_a_step * (w.logged.items * m["row_ms"] + m["packed_join_ms"])
-    calls = w.slots * (10 + w.partitions) * m["call_ms"]
-    return (w.touched_a_step * m["evaluated_set_ms"] + reading + calls) / 1000
-
-
-def stored_bytes(w: Workload) -> float:
-    """Bytes in the tables: the log of the outage allowance, and the sets touched within their window."""
-    allowance = OUTAGE_DAYS * 24 * HOUR / w.parameters.period
-    log = w.joins_a_step * allowance * (w.logged.size + w.logged.items * INDEX_BYTES)
-    kept_steps = w.parameters.window + allowance
-    members = statuses = 0.0
-    for group in w.popularity.groups:
-        alive = group.touched(w.joins_a_step * kept_steps)
-        joined = w.joins_a_step * group.share * w.parameters.window
-        members += alive * (members_bytes(w.parameters, joined) + INDEX_BYTES)
-        statuses += alive * (STATUS_BYTES + INDEX_BYTES) * (joined >= w.parameters.k)
-    return log + members + statuses
-
-
-def _horizons_a_query(w: Workload) -> float:
-    """Mean horizons that a query reads besides its sets: each environment reads all slots at most once per step."""
-    return 0.0 if w.queries * w.parameters.period > 100 * w.slots else float(min(w.slots, w.hashes))
-
-
-def alternatives(w: Workload, m: Mapping[str, float], more: Usage) -> dict[str, Usage]:
-    """Usage of other choices for the same load, by name. ``more`` is added to each of them."""
-    base = added(usage(w, m), more)
-    edge = {
-        **base,
-        "cloudfront.requests": base["apigateway.http"],
-        "cloudfront.out": base["transfer.out"],
-        "transfer.out": 0.0,
-        "waf.acls": 1,
-        "waf.rules": WAF_RULES,
-        "secrets.stored": base["secrets.stored"] + EDGE_SECRETS,
-        "waf.requests": base["apigateway.http"],
-    }
-    return {
-        **{f"batches of {size}" if size > 1 else "one join a request": added(usage(replace(w, batch=size), m), more)
-           for size in (1, 10, 100, MOST_JOINS)},
-        "REST API instead of HTTP API": {**base, "apigateway.http": 0.0, "apigateway.rest": base["apigateway.http"]},
-        "with CloudFront and WAF in front": edge,
-        "one item a client and hour, counted by queries (no privacy)": added(counted_by_queries(w, m), more),
-    }  # fmt: skip
-
-
-def added(one: Usage, other: Usage) -> Usage:
-    """The sum of two usages."""
-    return {name: one.get(name, 0.0) + other.get(name, 0.0) for name in {**one, **other}}
-
-
-def counted_by_queries(w: Workload, m: Mapping[str, float]) -> Usage:
-    """A design without evaluation: a join puts an item (key: set; hour and client), a query counts the items of each
-    set.
-
-    Its answers are exact counts or thresholds without noise: they protect nobody. All sets with items are queried
-    equally often. A query makes one Query call for each of its sets.
-    """
-    base = usage(w, m)
-    window = w.parameters.window
-    item = packed_bytes(1)
-    rows = w.joins_a_step * window
-    alive = w.popularity.touched(rows) or 1.0
-    pages = max(1.0, rows / alive * item / READ_UNIT)
-    hashes = w.queries * SECONDS * w.hashes
-    join_only = replace(w, queries=0.0, touched=0.0)
-    query_ms = _billed_ms(m["query_ms"] * w.hashes, w.hashes, m)  # each call costs as much as a minimal request
-    gb_seconds = SECONDS * (request_gb_seconds(join_only, m) + REQUEST_MB / 1024 * w.queries * query_ms / 1000)
-    return {
-        **base,
-        "lambda.arm64": gb_seconds,
-        "lambda.requests": (w.join_requests + w.queries) * SECONDS,
-        "dynamodb.write": w.joins * SECONDS * write_units(item),
-        "dynamodb.read": hashes * pages / 2,
-        "dynamodb.storage": rows * (item + INDEX_BYTES) / GB,
-        "sqs.requests": 0.0,
-        "scheduler.events": 0.0,
-    }
+    def _members(self, group: EqualSets) -> float:
+        """Members of a set that has any."""
+        return min(float(self.parameters.members_kept), max(1.0, self._joined(group)))

@@ -1,22 +1,15 @@
 """The results of a type on a log, as sums over its sets. They add up over the parts of a log."""
 
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from kanon.cost.workload import members_bytes
-from kanon.dynamo.units import READ_UNIT, WRITE_UNIT, write_units
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.simulate.crossings import Crossings
 from kanon.simulate.presence import Bools, Ints, Runs, Stretches
 from kanon.simulate.rejoining import Classes, merged
-
-_WRITES_A_READ = READ_UNIT // WRITE_UNIT
-"""An item of Members is filled up to whole write units; a read unit reads four of them."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +45,6 @@ class TypeOutcome:
         crossings: number of crossings.
         crossings_reached: those with an exact count of at least k in that step.
         touched: (set, step) with joins: evaluations without wake-ups.
-        members_written, members_read: the units that these evaluations write and read in Members.
         true_by_count: true answers by exact count; the last entry includes all larger counts.
         missed_by_count: false answers by exact count, from k on.
         true_changes, reached_changes, members_changes: by step, the change of the number of sets that read true, of
@@ -78,8 +70,6 @@ class TypeOutcome:
     crossings: int
     crossings_reached: int
     touched: int
-    members_written: int
-    members_read: int
     delays: Ints
     true_by_count: Ints
     missed_by_count: Ints
@@ -191,7 +181,6 @@ def outcome_of(
         up, down = (np.bincount(at, weights, minlength=length) for at in (begins - steps.start, inside))
         return (up - down).astype(np.int64)[:-1]
 
-    units = _write_units(parameters, exact, touched, key)
     over_kept = exact.where(exact.counts > parameters.members_kept)
     dropped = over_kept.counts - parameters.members_kept
     return TypeOutcome(
@@ -210,8 +199,6 @@ def outcome_of(
         crossings=len(crossings.sets),
         crossings_reached=int(counted.covers(begins).sum()),
         touched=len(touched.sets),
-        members_written=int(units.sum()),
-        members_read=int((-(-units // _WRITES_A_READ)).sum()),
         delays=delays,
         true_by_count=true_by_count,
         missed_by_count=by_count(np.where(reached, lengths - held, 0)),
@@ -220,31 +207,6 @@ def outcome_of(
         members_changes=changes(runs.begins, runs.ends) - changes(over_kept.begins, over_kept.ends, dropped),
         rejoining=rejoining,
     )
-
-
-@lru_cache(maxsize=64)
-def more_units_from(parameters: Parameters) -> tuple[int, ...]:
-    """The numbers of members at which an item needs one more write unit, in ascending order."""
-
-    def units(members: int) -> int:
-        return write_units(members_bytes(parameters, members))
-
-    kept = range(1, parameters.members_kept + 1)
-    return tuple(1 + bisect_left(kept, n, key=units) for n in range(2, units(kept[-1]) + 1))
-
-
-def _write_units(
-    parameters: Parameters, exact: Stretches, touched: JoinedSteps, key: Callable[[Ints, Ints], Ints]
-) -> Ints:
-    """The write units of the Members item of each touched set. A set without an exact count takes one."""
-    more = more_units_from(parameters)
-    if not more or not exact.sets.size:
-        return np.ones(len(touched.sets), np.int64)
-    begins, at = key(exact.sets, exact.begins), key(touched.sets, touched.steps)
-    place = np.searchsorted(begins, at, side="right") - 1
-    held = (place >= 0) & (key(exact.sets, exact.ends)[place] > at)
-    counts = np.where(held, np.minimum(exact.counts[place], parameters.members_kept), 0)
-    return 1 + np.searchsorted(np.array(more), counts, side="right")
 
 
 def most_counted(parameters: Parameters) -> int:

@@ -16,7 +16,7 @@ from kanon.joinlog.numbered import Texts
 from kanon.keys import Secret
 from kanon.noise.words import NoiseKey, length_prefixed
 from kanon.simulate.crossings import Crossings, crossings_of
-from kanon.simulate.outcome import JoinedSteps, TypeOutcome, more_units_from, outcome_of
+from kanon.simulate.outcome import JoinedSteps, TypeOutcome, outcome_of
 from kanon.simulate.presence import Bools, Ints, MemberJoins, Runs, distinct, runs_of, stretches_of
 from kanon.simulate.rejoining import classes_of, costs_of
 
@@ -138,7 +138,7 @@ def outcomes(part: LogPart, types: Sequence[Type], keys: PartKeys, steps: range)
 def _outcome(part: LogPart, names: Names, type_: Type, keys: PartKeys, steps: range, runs: Runs) -> TypeOutcome:
     parameters = type_.parameters
     crossings = noisy_crossings(part, names, type_, keys, runs, steps.stop)
-    near = _clients(part) >= min((parameters.k, *more_units_from(parameters)))
+    near = _clients(part) >= parameters.k
     near[crossings.sets] = True
     exact = stretches_of(runs.where(near[runs.sets]), steps.stop)
     costs = costs_of(runs, phases_of(names.set_keys, parameters), parameters)

@@ -1,11 +1,11 @@
 """The figures of a simulation: as JSON, and as the rows of a table.
 
 The cost of a log is that of its joins and evaluations, and the bill of a month at its mean rate of joins. Items and
-prices are those of ``kanon cost``. The touched sets and the sizes of their items are counted, not modelled.
+prices are those of ``kanon cost``. The touched sets and their crossings are counted, not modelled.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kanon.cost.billing import Bill, Prices, bill
-from kanon.cost.scale import needs, slots_of
-from kanon.cost.workload import FIXED_READS, FIXED_WRITES, Workload, usage
-from kanon.dynamo.units import READ_UNIT
+from kanon.cost.evaluating import evaluation_read_units, written_units
+from kanon.cost.month import usage
+from kanon.cost.scale import check_finishes, with_slots
+from kanon.cost.workload import Workload
 from kanon.gate.mechanism.bounds import interval_aware
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.models import TypeAnswer
@@ -75,21 +76,18 @@ def cost_of(parameters: Parameters, outcome: TypeOutcome, steps: range, pricing:
     """The cost of an outcome.
 
     Raises:
-        CostError: the rate of joins is outside the limits of ``kanon cost``, or a price is missing.
+        CostError: the rate of joins is outside the limits of ``kanon cost``, a price is missing, or no deployment
+            finishes its steps.
     """
     joins = outcome.joins / (len(steps) * parameters.period)
     touched = min(outcome.touched / len(steps), joins * parameters.period)
-    load = Workload(parameters, joins, pricing.batch, sets=max(1, outcome.sets), touched=touched)
-    load = replace(load, slots=slots_of(needs(load, pricing.measured)))
-    passed = load.slots * len(steps)
-    changes = pricing.measured["changes"] * outcome.touched
-    written = outcome.joins * load.logged.units + outcome.members_written + changes + FIXED_WRITES * passed
-    read = (
-        outcome.joins * load.logged.size / READ_UNIT + outcome.members_read + (FIXED_READS + load.partitions) * passed
-    )
-    scale = load.steps / len(steps)
-    used = {**usage(load, pricing.measured), "dynamodb.write": written * scale, "dynamodb.read": read * scale}
-    return Cost(written, read, bill(used, pricing.prices), load)
+    crossed = outcome.crossings / len(steps)
+    load = Workload(parameters, joins, pricing.batch, sets=max(1, outcome.sets), touched=touched, crossed=crossed)
+    load = with_slots(load, pricing.measured)
+    check_finishes(load, pricing.measured)
+    written = len(steps) * written_units(load, pricing.measured)
+    read = len(steps) * evaluation_read_units(load)
+    return Cost(written, read, bill(usage(load, pricing.measured), pricing.prices), load)
 
 
 class RejoiningCosts(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 
 from kanon.client import encoded
 from kanon.cost.billing import read_measured, read_prices
-from kanon.cost.workload import FIXED_WRITES
+from kanon.cost.evaluating import FIXED_WRITES
 from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.types import Type, read_types
 from kanon.joinlog.numbered import Texts
@@ -105,7 +105,7 @@ def _type_of(stack: Stack) -> Type:
 
 @pytest.mark.skipif(not REAL_LOG.exists(), reason="the real join log is not part of the project")
 def test_the_write_units_on_a_real_log_equal_the_units_of_the_replay(stack_of_a_replay):
-    """The changes of statuses and wake-ups are a mean. The replay has one slot, the model more."""
+    """The replay has one slot, the model more."""
     recorded, stack = stack_of_a_replay
     steps = range(START // 3600, START // 3600 + 24 * recorded.days)
     type_ = _type_of(stack)

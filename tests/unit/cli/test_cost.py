@@ -1,6 +1,7 @@
 """``kanon cost`` on the command line."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,22 @@ def test_the_table_has_the_same_total_at_full_width() -> None:
 
 def test_the_number_of_slots_follows_from_the_workload() -> None:
     assert json.loads(run("--joins", "3000", "--json").stdout)["slots"] == 16
-    assert json.loads(run("--joins", "300000", "--json").stdout)["slots"] == 32
+    assert json.loads(run("--joins", "500000", "--batch", "500", "--popularity", "0", "--json").stdout)["slots"] > 16
+    assert json.loads(run("--joins", "3000", "--slots", "64", "--json").stdout)["slots"] == 64
+
+
+def test_a_plan_that_cannot_finish_a_step_is_refused_with_what_to_change() -> None:
+    ran = run("--joins", "20000", "--batch", "500", "--slots", "1")
+    assert ran.exit_code == 2
+    assert "with 1 slot a step never finishes" in ran.output
+    assert re.search(r"What helps: at least \d+ slots", " ".join(ran.output.split()))
+
+
+def test_the_table_of_other_systems_has_the_loads_and_what_each_system_assumes() -> None:
+    lines = run("--table", "elsewhere").stdout.splitlines()
+    rows = json.loads(run("--table", "elsewhere", "--json").stdout)
+    assert [line.partition(" |")[0] for line in lines[4:8]] == [f"| {row['load']}" for row in rows]
+    assert [line.partition("**: ")[0] for line in lines[9:]] == [f"- **{name}" for name in rows[0]["elsewhere"]]
 
 
 def test_an_own_type_and_own_prices_change_the_bill(tmp_path: Path) -> None:
@@ -62,6 +78,9 @@ def test_the_scale_table_is_markdown_or_json() -> None:
     [
         (["--batch", "501"], 2, "kanon cost: batch must lie between 1 and 500, not 501"),
         (["--prices", "nowhere.json"], 2, "kanon cost: nowhere.json cannot be read as JSON"),
+        (["--slots", "3"], 2, "kanon cost: slots must be a power of two up to 256, not 3"),
+        (["--slots", "0"], 2, "kanon cost: slots must be a power of two up to 256, not 0"),
+        (["--table", "elsewhere", "--joins", "1"], 2, "with --table: leave it out"),
         (["--type", "{"], 2, "not valid JSON"),
         (["--type", '{"k": 0}', "--type", '{"k": 1}'], 2, "Invalid value"),
     ],

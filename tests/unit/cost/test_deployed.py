@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from kanon.cost import deployed
-from kanon.dynamo.transactions import MOST_ITEMS
-from kanon.gate import merging, segments
-from kanon.gate.parts import PADDING
+from kanon.gate import deciding, evaluation, merging, parts, schedule
 from kanon.gate.settings import JoinSettings
 from kanon.gate.slots import Layout
+from kanon.gate.storage.aws import step_joins
+from kanon.gate.storage.aws.statuses import MOST_STATUSES
 from kanon.reports import histogram
 from kanon.reports.service import shards
 from tests.infrastructure.template import (
@@ -79,7 +79,7 @@ def rules_of_the_edge() -> list[int]:
 d = deployed
 FIGURES = {
     "memory of the gate": (
-        lambda: functions_of(GATE, FUNCTIONS, "MemorySize"), [d.REQUEST_MB, d.EVALUATE_MB, d.REQUEST_MB],
+        lambda: functions_of(GATE, FUNCTIONS, "MemorySize"), [d.REQUEST_MB, d.EVALUATE_MB, d.REQUEST_MB, d.REQUEST_MB],
     ),
     "memory of reports": (
         lambda: functions_of(REPORTS, REPORT_FUNCTIONS, "MemorySize"),
@@ -96,12 +96,16 @@ FIGURES = {
     ),
     "periods": (lambda: [int(period) for period in read()["Mappings"]["Periods"]], list(d.PERIODS)),
     "parts": (
-        lambda: (segments.MOST_PART_BYTES, segments.MOST_JOINS_A_RANGE, segments.BYTES_A_SET, segments.BYTES_A_MEMBER),
+        lambda: (deciding.MOST_PART_BYTES, deciding.MOST_JOINS_A_RANGE, parts.BYTES_A_SET, parts.BYTES_A_MEMBER),
         (d.MOST_PART_BYTES, d.MOST_JOINS_A_RANGE, d.BYTES_A_SET, d.BYTES_A_MEMBER),
     ),
-    "objects": (lambda: (PADDING, segments.MANIFESTS_KEPT), (d.PADDING, d.MANIFESTS_KEPT)),
+    "objects": (lambda: (parts.PADDING, schedule.MANIFESTS_KEPT), (d.PADDING, d.MANIFESTS_KEPT)),
+    "reading": (lambda: (step_joins.READERS, step_joins.MOST_BYTES), (d.PAGES_AT_ONCE, d.BUFFER_BYTES)),
+    "when a worker stops": (
+        lambda: (evaluation.SECONDS_TO_STOP, evaluation.RANGES_TO_STOP), (d.SECONDS_TO_STOP, d.RANGES_TO_STOP),
+    ),
     "a join in memory": (lambda: merging.JOIN.itemsize, d.JOIN_BYTES),
-    "a transaction": (lambda: MOST_ITEMS - 1, d.CROSSINGS_A_CALL),
+    "a transaction": (lambda: MOST_STATUSES, d.CROSSINGS_A_CALL),
     "secrets": (lambda: secrets(conditional=False), d.SECRETS),
     "secrets of the edge": (lambda: secrets(conditional=True), d.EDGE_SECRETS),
     "secrets of reports": (lambda: len(of_type(read(ROOT / REPORTS), SECRET)), 1),

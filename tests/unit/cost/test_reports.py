@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from kanon.cli.main import app
 from kanon.cost import reports as module
 from kanon.cost.billing import CostError, bill, read_measured, read_prices
+from kanon.cost.month import added
 from kanon.cost.reports import ReportLoad, commit_units, job_bytes, limits, requests_of_job, table, times, usage
-from kanon.cost.workload import added
 from kanon.dynamo.units import item_size, write_units
 
 MEASURED, PRICES = read_measured(), read_prices()

@@ -1,26 +1,16 @@
 """Quantities follow from the workload."""
 
-import re
+import math
 from collections import Counter
 from dataclasses import replace
 from random import Random
 
 import pytest
 
-from kanon.cost import scale
 from kanon.cost.billing import CostError, bill, read_measured, read_prices
+from kanon.cost.month import alternatives, request_gb_seconds, table_bytes, usage
 from kanon.cost.popularity import Popularity
-from kanon.cost.workload import (
-    Workload,
-    alternatives,
-    logged,
-    members_bytes,
-    packed_bytes,
-    request_gb_seconds,
-    stored_bytes,
-    usage,
-    written_units,
-)
+from kanon.cost.workload import Workload, logged, packed_bytes
 from kanon.dynamo.units import item_size, write_units
 from kanon.gate.slots import Layout
 from kanon.gate.storage.aws.step_log import Row, pack_all
@@ -54,15 +44,6 @@ def test_the_number_of_touched_sets_equals_a_simulation() -> None:
 
 def test_a_billion_sets_are_computed_as_fast_as_a_million() -> None:
     assert len(Popularity(10**9, 1.1).groups) < 2_000
-
-
-def test_a_set_that_fills_up_costs_the_units_of_its_item() -> None:
-    large = read_types('{"t": {"k": 1000, "window": 720, "profile": "published"}}', 3600)["t"].parameters
-    assert members_bytes(large, 1) == 1024
-    assert members_bytes(large, 10**6) == 5 * 1024
-    one_set = Workload(large, 100.0, sets=1, slots=1)
-    # Each step writes 360,000 joins, one item of five units, and five fixed writes.
-    assert written_units(one_set, {**MEASURED, "changes": 0.0}) == 360_000 + 5 + 5
 
 
 def test_batches_change_requests_and_never_the_answers_of_the_model() -> None:
@@ -116,9 +97,18 @@ def test_only_lines_that_the_functions_write_are_charged() -> None:
         for name, function in functions(document).items():
             assert function["LoggingConfig"]["SystemLogLevel"] == "WARN", name
     joins_only = Workload(PARAMETERS, 1_000.0, slots=1)
-    lines = 1_000 * 3600 * 730 * (MEASURED["join_log_bytes"] + MEASURED["access_log_bytes"])
+    joins, environments = 1_000 * 3600 * 730, math.ceil(1_000 * (1.14 * 1769 / 512 + 5) / 1000)
+    lines = (0.001 * joins + environments * 60 * 730) * MEASURED["join_log_bytes"]
+    lines += joins * MEASURED["access_log_bytes"] + 730 * MEASURED["evaluate_log_bytes"]
+    assert usage(joins_only, {**MEASURED, "join_ms": 1.14})["logs.ingested"] * 1e9 == pytest.approx(lines)
+
+
+def test_seldom_joins_write_a_line_each() -> None:
+    """An environment waits a minute for its next line; a join comes every 100 s."""
+    seldom = Workload(PARAMETERS, 0.01, sets=10, slots=1)
+    lines = 0.01 * 3600 * 730 * (MEASURED["join_log_bytes"] + MEASURED["access_log_bytes"])
     lines += 730 * MEASURED["evaluate_log_bytes"]
-    assert usage(joins_only, MEASURED)["logs.ingested"] * 1e9 == pytest.approx(lines)
+    assert usage(seldom, MEASURED)["logs.ingested"] * 1e9 == pytest.approx(lines)
 
 
 def test_the_quantities_of_a_load_equal_those_worked_out_by_hand() -> None:
@@ -126,15 +116,16 @@ def test_the_quantities_of_a_load_equal_those_worked_out_by_hand() -> None:
     used, seconds, values = usage(LOAD, MEASURED), 730 * 3600, MEASURED
     calls = 105 * seconds + 16 * 730 + 730
     assert used["lambda.requests"] == pytest.approx(calls)
-    assert used["kms.requests"] == pytest.approx(values["cold_starts"] * calls)
+    objects = used["s3.puts"] + used["s3.gets"]
+    assert used["kms.requests"] == pytest.approx(values["cold_starts"] * calls + 0.01 * objects)
     assert used["secrets.requests"] == pytest.approx(2 * values["cold_starts"] * calls)
     answers = 100 * (values["header_bytes"] + 4) + 5 * (values["header_bytes"] + 100 + 470)
     assert used["transfer.out"] * 1e9 == pytest.approx(seconds * answers)
     join = values["join_ms"] * 1769 / 512 + values["call_ms"]
     query = (values["query_ms"] + 100 * values["hash_ms"]) * 1769 / 512 + values["call_ms"]
     assert request_gb_seconds(LOAD, MEASURED) == pytest.approx(0.5 * (100 * join + 5 * query) / 1000)
-    one_set = replace(LOAD, sets=1)  # beside a week of its joins it weighs nothing
-    assert stored_bytes(one_set) == pytest.approx(100 * 7 * 86_400 * (packed_bytes(1) + 100), rel=1e-4)
+    one_set = replace(LOAD, sets=1)
+    assert table_bytes(one_set) == pytest.approx(100 * 7 * 86_400 * (packed_bytes(1) + 100) + 200)
 
 
 def test_every_alternative_has_a_price_and_the_first_ones_are_the_batches() -> None:
@@ -156,7 +147,25 @@ def test_counting_by_queries_reads_every_item_of_the_window() -> None:
     rows = 100.0 * 3600 * 720
     hashes = 5.0 * 730 * 3600 * 100
     assert counted_usage["dynamodb.read"] == pytest.approx(hashes * rows * packed_bytes(1) / 4096 / 2, rel=0.001)
-    assert len(others) == 7
+    assert counted_usage["s3.storage"] == counted_usage["sqs.requests"] == 0
+    assert len(others) == 9
+
+
+def test_a_function_url_leaves_out_the_gateway_and_its_log_for_single_joins_alone() -> None:
+    others, joins = alternatives(LOAD, MEASURED, {}), 100.0 * 3600 * 730
+    base, edge = others["one join a request"], others["with CloudFront and WAF in front"]
+    signed = others["single joins at a function URL, signed"]
+    behind = others["with CloudFront and WAF in front, single joins at a function URL"]
+    for url, api in ((signed, base), (behind, edge)):
+        less = {name: api[name] - url[name] for name in api if api[name] != url[name]}
+        logged = joins * MEASURED["access_log_bytes"] / 1e9
+        rules = {} if url is signed else {"waf.rules": -1}
+        assert less == pytest.approx(
+            {"apigateway.http": joins, "logs.ingested": logged, "logs.stored": logged, **rules}
+        )
+    totals = [bill(used, PRICES).total for used in (signed, base, behind, edge)]
+    assert totals == sorted(totals)  # an edge costs more than the gateway that a URL saves
+    assert not [name for name in alternatives(replace(LOAD, batch=10), MEASURED, {}) if "URL" in name]
 
 
 @pytest.mark.parametrize(
@@ -175,42 +184,3 @@ def test_counting_by_queries_reads_every_item_of_the_window() -> None:
 def test_a_workload_beyond_the_limits_of_the_service_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(CostError, match=message):
         replace(LOAD, **change)  # type: ignore[arg-type]
-
-
-def test_a_workload_needs_enough_slots_for_its_rows_and_workers() -> None:
-    slow = {**MEASURED, "evaluated_set_ms": 1.0, "row_ms": 0.0, "packed_join_ms": 0.0}
-    alike = Workload(PARAMETERS, 5_000.0, sets=10**9, exponent=0.0)
-    needed = scale.needs(alike, slow)
-    # 17.8 million touched sets at 1 ms are 17,838 s of work; 1,560 s are left before the tick.
-    assert (needed.workers, needed.slots, needed.limits) == (12, 16, ())
-    assert scale.needs(replace(alike, joins=100.0), slow).slots == 1
-    assert scale.needs(Workload(PARAMETERS, 40_000.0, sets=10**6, exponent=0.0), slow).slots == 4  # by its rows
-
-
-@pytest.mark.parametrize(
-    ("change", "limit"),
-    [
-        ({"joins": 17_000.0, "sets": 1}, "the most popular set takes 17,000 units/s, its partitions take 16,000"),
-        ({"joins": 50_000.0}, "StepLog takes 50,000 units/s, the default quota of a table is 40,000"),
-        ({"joins": 11_000.0}, "API Gateway takes 11,005 requests/s, the default quota is 10,000"),
-        ({"joins": 2_000_000.0, "sets": 10**10}, "slots are needed, there are at most 256"),
-        ({"joins": 100_000.0, "sets": 10**9}, "Members takes .* units/s until the tick"),
-        ({"joins": 200_000.0}, "Lambda runs .* functions at once, the default quota is 1,000"),
-    ],
-)
-def test_the_limits_that_a_workload_meets_are_named(change: dict[str, object], limit: str) -> None:
-    load = replace(LOAD, sets=10**7, exponent=0.0)
-    assert scale.needs(load, MEASURED).limits == ()
-    met = scale.needs(replace(load, **change), MEASURED).limits  # type: ignore[arg-type]
-    assert any(re.search(limit, text) for text in met), met
-
-
-def test_the_table_covers_rates_batches_and_spreads() -> None:
-    rows = list(scale.table(PARAMETERS, MEASURED, PRICES))
-    assert len(rows) == 3 * 2 * 3
-    for row in rows:
-        dollars = row.bill.total / (row.workload.joins * 730 * 3600)
-        assert row.a_million == pytest.approx(1e6 * dollars)
-        assert row.merged_a_million < row.a_million
-    by_place = {(row.workload.joins, row.workload.batch, row.workload.sets): row.a_million for row in rows}
-    assert by_place[1_000.0, 500, 1] < by_place[1_000.0, 500, 10**9] < by_place[1_000.0, 1, 10**9]

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kanon.cost.billing import bill, read_measured, read_prices
-from kanon.cost.workload import FIXED_WRITES, logged, members_bytes, usage
+from kanon.cost.evaluating import written_units
+from kanon.cost.month import usage
+from kanon.cost.workload import Workload
 from kanon.demo.replay import ExactCounts
-from kanon.dynamo.units import read_units, write_units
 from kanon.gate.mechanism.above_threshold import SetState, evaluate
 from kanon.gate.mechanism.bounds import all_joins
 from kanon.gate.mechanism.parameters import CrossingRestart, Parameters, profile
@@ -137,7 +138,7 @@ class Recount:
 
 def found(outcome: TypeOutcome) -> dict[str, object]:
     plain = {name: getattr(outcome, name) for name in TypeOutcome.__dataclass_fields__}
-    for name in ("members_written", "members_read", "true_changes", "reached_changes", "members_changes", "rejoining"):
+    for name in ("true_changes", "reached_changes", "members_changes", "rejoining"):
         del plain[name]
     return {
         k: (sorted(v.tolist()) if k == "delays" else v.tolist()) if isinstance(v, np.ndarray) else v
@@ -342,35 +343,20 @@ def test_the_published_type_is_simulated(clients: int, true: int) -> None:
     assert outcome.sets_true == true
 
 
-@pytest.mark.parametrize("k", [50, 400])
-def test_evaluations_take_the_units_of_their_members_items(k: int) -> None:
-    """400 clients are more than one write unit, and more than one read unit with three bytes a token."""
-    parameters = Parameters(k, 12, 3600, *profile("sharp-2", 12), client_bits=24)
-    joins = [Join(3600.0 * (500_000 + n // 40), f"s{n % 2 and n % 3}", f"c{n}") for n in range(2400)]
-    outcome = simulate(batches(joins), [Type("a", parameters, None)], KEYS, 3600).outcomes[0]
-    last: dict[str, dict[str, int]] = defaultdict(dict)
-    written = read = 0
-    for step in range(500_000, 500_060):
-        now = [join for join in joins if join.time == 3600 * step]
-        for join in now:
-            last[join.set][join.client] = step
-        for name in {join.set for join in now}:
-            count = sum(at > step - 12 for at in last[name].values())
-            size = members_bytes(parameters, count)
-            written, read = written + write_units(size), read + int(read_units(size, consistent=True))
-    assert (outcome.members_written, outcome.members_read) == (written, read)
-    assert (written > outcome.touched) == (k == 400)
-
-
 def test_a_bill_equals_the_bill_of_kanon_cost_for_the_counted_units() -> None:
     joins = random_log(1)
     type_ = Type("fledge", PUBLISHED, "published")
     result = simulate(batches(joins), [type_], KEYS, 3600)
     pricing = Pricing(read_prices(), read_measured(), batch=10)
     cost = cost_of(PUBLISHED, result.outcomes[0], result.steps, pricing)
-    rows, touched, passed = len(joins), result.outcomes[0].touched, len(result.steps)
-    log, slots = logged(10, 16).units * rows, 16 * passed
-    assert cost.written == pytest.approx(log + touched * (1 + pricing.measured["changes"]) + FIXED_WRITES * slots)
+    outcome, passed = result.outcomes[0], len(result.steps)
+    load = Workload(
+        PUBLISHED, len(joins) / passed / 3600, 10, sets=outcome.sets,
+        touched=outcome.touched / passed, crossed=outcome.crossings / passed,
+    )  # fmt: skip
+    assert cost.workload == replace(load, joins=cost.workload.joins)
+    assert cost.workload.joins == pytest.approx(load.joins)
+    assert cost.written == pytest.approx(passed * written_units(load, pricing.measured))
     dollars = {line.name: line.dollars for line in cost.month.lines}
     assert dollars["dynamodb.write"] == pytest.approx(
         cost.written * 730 / passed * pricing.prices.by_name["dynamodb.write"].usd / 1e6

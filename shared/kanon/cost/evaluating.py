@@ -1,0 +1,213 @@
+"""A step of a slot, whose states are sorted parts in S3: what it reads and writes, and how long it takes.
+
+A worker reads all joins of the step, pages in parallel, and keeps them in memory and in temporary files. Then it
+decides range by range: it reads the part, merges, puts the new part and a list of the parts so far, and writes the
+crossings. A worker that runs out of time leaves the other ranges to the next one, which reads the joins again
+(docs/proofs/segments.md).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from kanon.cost.deployed import (
+    BUFFER_BYTES,
+    BYTES_A_MEMBER,
+    BYTES_A_SET,
+    CROSSINGS_A_CALL,
+    EVALUATE_SECONDS,
+    JOIN_BYTES,
+    MANIFESTS_KEPT,
+    MOST_JOINS_A_RANGE,
+    MOST_PART_BYTES,
+    OUTAGE_DAYS,
+    PADDING,
+    PAGES_AT_ONCE,
+    RANGES_TO_STOP,
+    SECONDS_TO_STOP,
+    SWEEPS_A_DAY,
+    TEMPORARY_MB,
+)
+from kanon.cost.workload import HOUR, Workload
+from kanon.dynamo.units import READ_UNIT
+
+PAGE_BYTES = 1 << 20
+"""The most that DynamoDB answers at once."""
+LISTED_BYTES = 200
+"""Bytes of a part in a list of parts."""
+TRANSACTED = 2
+"""A write in a transaction takes twice its units."""
+ROW_UNITS = 2
+"""Write units of a slot's row, with the names of the manifests that are kept."""
+FIXED_WRITES = ROW_UNITS + TRANSACTED * (ROW_UNITS + 1)
+"""Write units per slot and step: the lease; mark, manifest and horizon in one transaction."""
+FIXED_READS = 3
+"""Read units per slot and step, besides one for each partition of the log: what is recorded, types, the mark."""
+OTHER_CALLS = 10
+"""Calls per slot and step: the lease, what is recorded, the commit, messages."""
+MOST_JOINS_HELD = (BUFFER_BYTES + TEMPORARY_MB * 10**6) // JOIN_BYTES
+"""Joins of a slot and step that fit into the memory and the temporary files of a worker."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """The time of a slot's step.
+
+    Attributes:
+        reading: seconds in which a worker reads the joins.
+        ranges: ranges that are decided.
+        range: seconds for each of them.
+        workers: workers in a row that finish the step; None if no number of them does.
+    """
+
+    reading: float
+    ranges: int
+    range: float
+    workers: int | None
+
+    @property
+    def seconds(self) -> float:
+        """From the first worker's start to the commit; infinite if no number of workers gets there."""
+        return math.inf if self.workers is None else self.workers * self.reading + self.ranges * self.range
+
+
+@dataclass(frozen=True)
+class SlotStep:
+    """A step of a slot: the mean of all slots, and the time of the busiest one, which has the most popular set.
+
+    Args:
+        workload: the load.
+        measured: measured values and assumptions.
+    """
+
+    workload: Workload
+    measured: Mapping[str, float]
+
+    @property
+    def joins(self) -> float:
+        """Joins of a slot."""
+        return self.workload.joins_a_step / self.workload.slots
+
+    @property
+    def busiest(self) -> float:
+        """Joins of the busiest slot."""
+        popular = self.workload.popularity.groups[0].share
+        return popular * self.workload.joins_a_step + (1 - popular) * self.joins
+
+    @cached_property
+    def part_bytes(self) -> float:
+        """Bytes of the states of a slot."""
+        return self.workload.state_bytes / self.workload.slots
+
+    @cached_property
+    def parts(self) -> int:
+        """Parts of a slot: a power of two."""
+        w = self.workload
+        size = (w.alive * BYTES_A_SET + w.members_alive * BYTES_A_MEMBER) / w.slots
+        return 1 << max(0, math.ceil(size / MOST_PART_BYTES) - 1).bit_length()
+
+    def changed(self, steps: float = 1.0) -> float:
+        """The share of the parts that change within some steps: a set in them is touched."""
+        touched = self.workload.touched_a_step / self.workload.slots / self.parts * steps
+        return -math.expm1(-touched)
+
+    @cached_property
+    def ranges(self) -> float:
+        """Ranges that a step decides: the changed parts, in pieces with as many joins as a worker merges at once."""
+        pieces = max(1, math.ceil(self.joins / (MOST_JOINS_A_RANGE * self.parts)))
+        return self.parts * self.changed() * pieces
+
+    @cached_property
+    def put(self) -> float:
+        """Objects that a step puts: parts, and after each range a list of them."""
+        return max(self.parts * self.changed(), self.ranges) + self.ranges
+
+    @cached_property
+    def got(self) -> float:
+        """Objects that a step gets: parts, and the manifest before it."""
+        return self.parts * self.changed() + 1
+
+    @cached_property
+    def written(self) -> float:
+        """Write units of a step besides the joins: the fixed ones, what is recorded of ranges, and crossings."""
+        crossings = self.workload.crossed_a_step / self.workload.slots
+        recorded = max(0.0, self.ranges - 1) + min(1.0, crossings)  # the last range only if there is a crossing in it
+        return FIXED_WRITES + ROW_UNITS * recorded + TRANSACTED * (crossings + ROW_UNITS * self._transactions)
+
+    @property
+    def _transactions(self) -> float:
+        """Transactions with crossings: at least one for each range with any."""
+        crossings = self.workload.crossed_a_step / self.workload.slots
+        return max(crossings / CROSSINGS_A_CALL, min(crossings, self.ranges))
+
+    @cached_property
+    def work(self) -> Work:
+        """How long the busiest slot takes."""
+        ranges, reading = max(1, math.ceil(self.ranges)), self._reading(self.busiest)
+        each = self._deciding / ranges
+        return Work(reading, ranges, each, _workers(reading, ranges, each))
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all workers of a slot; infinite if they do not finish."""
+        return math.inf if self.work.workers is None else self.work.workers * self._reading(self.joins) + self._deciding
+
+    def _reading(self, joins: float) -> float:
+        """Seconds in which a worker reads the joins of a step."""
+        m, w = self.measured, self.workload
+        pages = joins * w.logged.size / PAGE_BYTES
+        asked = math.ceil(max(pages, w.partitions) / PAGES_AT_ONCE)
+        return (asked * m["page_ms"] + joins * (w.logged.items * m["row_ms"] + m["packed_join_ms"])) / 1000
+
+    @cached_property
+    def _deciding(self) -> float:
+        """Seconds for everything else."""
+        m, w = self.measured, self.workload
+        sets = (w.touched_a_step * m["touched_set_ms"] + w.members_touched * m["member_ms"]) / w.slots
+        copied = self.part_bytes * self.changed() * m["part_byte_ns"] / 1e6
+        calls = (self.put + self.got) * m["object_ms"] + (self.ranges + OTHER_CALLS) * m["call_ms"]
+        return (sets + copied + calls + self._transactions * m["transaction_ms"]) / 1000
+
+    @property
+    def fits(self) -> bool:
+        """Whether a worker can hold the joins."""
+        return self.busiest <= MOST_JOINS_HELD
+
+    @cached_property
+    def stored(self) -> float:
+        """Bytes in the bucket, all slots together, with the manifests that are kept and what waits for the sweep."""
+        daily = 24 * HOUR / self.workload.parameters.period
+        waiting = daily / SWEEPS_A_DAY / 2 * self.changed()
+        kept = 1 + (MANIFESTS_KEPT - 1) * self.changed() + OUTAGE_DAYS * self.changed(daily) + waiting
+        padded = max(1.0, math.ceil(self.part_bytes / self.parts / PADDING)) * PADDING * self.parts
+        lists = math.ceil(self.parts * LISTED_BYTES / PADDING) * PADDING
+        return self.workload.slots * (kept * padded + (kept + waiting * self.ranges) * lists)
+
+
+def _workers(reading: float, ranges: int, each: float) -> int | None:
+    """Workers in a row that decide all ranges; None if none of them decides any.
+
+    A worker begins a range as long as its reserve is left. Reading counts as its slowest range.
+    """
+    left = EVALUATE_SECONDS - reading - max(SECONDS_TO_STOP, RANGES_TO_STOP * max(reading, each))
+    if left < 0:
+        return None
+    return math.ceil(ranges / (math.floor(left / max(each, 1e-6)) + 1))
+
+
+def written_units(workload: Workload, measured: Mapping[str, float]) -> float:
+    """Write units of a step: the log, and what each slot writes."""
+    slots = workload.slots * SlotStep(workload, measured).written
+    return workload.joins_a_step * workload.logged.units + slots
+
+
+def evaluation_read_units(workload: Workload) -> float:
+    """Read units of a step: the log in pages, once, and the fixed reads of each slot."""
+    log = workload.joins_a_step * workload.logged.size / READ_UNIT
+    return log + (FIXED_READS + workload.partitions) * workload.slots
+
+
+def evaluate_seconds(workload: Workload, measured: Mapping[str, float]) -> float:
+    """Worker-seconds per step, all slots together."""
+    return workload.slots * SlotStep(workload, measured).seconds
