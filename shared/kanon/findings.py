@@ -29,6 +29,7 @@ class Section(StrEnum):
     GIVING_UP = "giving-up-steps"
     KEY = "the-key-of-the-tables"
     MIXTURE = "tables-of-different-times"
+    STATES = "states-are-lost-or-wrong"
     EVALUATION_LATE = "evaluationlate"
     LEASE = "a-lease-is-held-for-too-long"
     PUBLISH_LATE = "publishlate"

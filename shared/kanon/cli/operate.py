@@ -116,25 +116,28 @@ def retire(
 @operate.command()
 @on_stack
 def repair(stack: "RunningStack", yes: Yes = False) -> None:
-    """Reset the counts of sets whose Members item cannot be decoded.
+    """Empty the ranges of keys whose states cannot be read and cannot be computed again.
 
     Example: kanon operate repair --stack kanon-prod
     """
-    from kanon.gate.storage.members import is_newer
+    from kanon import clock
     from kanon.operate import repair as repairing
 
-    items = list(stack.members.undecodable())
-    if not items:
-        typer.echo("Every Members item can be decoded: nothing was changed.")
+    found = repairing.damaged(stack)
+    if not found:
+        typer.echo("Every object of states can be read: nothing was changed.")
         return
-    typer.echo(f"{len(items)} Members items cannot be decoded. A reset makes counts too low for one window.")
-    if newer := sum(map(is_newer, items)):
-        typer.echo(
-            f"{newer} of them have the format of a newer version. If one was ever deployed here, stop and deploy"
-            " it again: it can decode them, and nothing is lost."
-        )
-    ask("Reset them?", yes)
-    repairing.repair(stack, items)
+    for place, damage in found.items():
+        parts = f"{damage.unreadable} of {len(damage.pieces or ())} parts"
+        what = "the list of its parts" if damage.pieces is None else parts
+        typer.echo(f"slot {place.slot}: {what} cannot be read")
+    typer.echo(
+        "First try `kanon operate replay`: it loses nothing. If a newer version was ever deployed here, deploy it"
+        " again: it can read them. Otherwise their sets are emptied: for one window their counts are too low."
+        " Statuses stay. Recovery can no longer start from earlier states of these slots."
+    )
+    ask("Empty them?", yes)
+    repairing.repair(stack, found, clock.now())
     typer.echo("Done; evaluation continues with the next message.")
 
 
@@ -170,40 +173,30 @@ def replay(
     stack: "RunningStack | Path",
     from_: Annotated[
         int | None,
-        typer.Option("--from", metavar="STEP", help="Last step whose states are complete; --data finds the oldest."),
-    ] = None,
-    members: Annotated[
-        str | None, typer.Option(metavar="TABLE", help="Table with the states; by default the stack's own Members.")
+        typer.Option("--from", metavar="STEP", help="Begin with the states after this step; by default the oldest."),
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Evaluate again from an earlier copy of Members, and use the result if it equals the released answers.
+    """Evaluate again from states that are kept, and use the result if it equals the released answers.
 
-    With --data it only compares: every state and every answer since the oldest states that are kept.
+    With --data it only compares: every state and every answer.
 
-    Example: kanon operate replay --from 472000 --members restored --stack kanon-prod
+    Example: kanon operate replay --from 472000 --stack kanon-prod
     """
     if isinstance(stack, Path):
-        if members is not None:
-            raise typer.BadParameter("--members is for a stack, not for --data")
         replay_there(stack, from_)
         return
-    if from_ is None:
-        raise typer.BadParameter("give --from: the last step whose states are complete")
     from kanon import clock
     from kanon.operate import replay as replaying
 
-    if members:
-        typer.echo(f"Waiting until table {members} is restored. This may take hours, and changes nothing.")
-        replaying.wait_until_restored(stack, members, time.sleep)
-    found = replaying.plan(stack, from_, members, clock.now())
+    found = replaying.plan(stack, from_, clock.now())
     typer.echo(
-        f"Steps {from_ + 1} to {max(found.targets.values())} will be evaluated again in table {found.source}, and every"
-        " crossing compared with what was released. Joins and queries go on; evaluation waits. If nothing differs,"
-        f" {'its states replace those of Members, and' if members else ''} evaluation continues from them."
+        f"Steps {found.first} to {found.last} will be evaluated again, and every crossing compared with what was"
+        " released. Joins and queries go on; evaluation waits. If nothing differs, evaluation continues from these"
+        " states."
     )
     ask("Evaluate again?", yes)
-    replaying.replay(stack, found, clock.now)
+    replaying.replay(stack, found, clock.now())
     typer.echo("Every released crossing is the same. Evaluation continues with the next message.")
 
 

@@ -149,7 +149,7 @@ class Decisions:
             anew: whether parts in which nothing happens are put anew too.
         """
         deciding, all_due, count = self._deciding(step), self.begins_generation(step, mark), log.count(step)
-        old = list(_in_range(pieces, Keys() if keys is None else keys))
+        old = list(in_range(pieces, Keys() if keys is None else keys))
         splits = -(-count // (MOST_JOINS_A_RANGE * len(old))) or 1  # keys are uniform, so each range has its share
         for piece, own in old:
             due = anew or all_due or (piece.earliest is not None and piece.earliest <= step)
@@ -195,7 +195,7 @@ class Decisions:
         return self._tapes[place]
 
 
-def _in_range(pieces: Sequence[Piece], keys: Keys) -> Iterator[tuple[Piece, Keys]]:
+def in_range(pieces: Sequence[Piece], keys: Keys) -> Iterator[tuple[Piece, Keys]]:
     """The pieces of a range of keys, each with its keys there. One without a name stands for no sets."""
     if not pieces or bytes.fromhex(pieces[0].first) > keys.first:
         pieces = [Piece(keys.first.hex(), "", "", None), *pieces]

@@ -193,7 +193,7 @@ class Evaluation(Decisions):
     def _begin(self, run: Run, now: float, *, removed: bool) -> bool:
         """Find the step with which the slot continues, and its parts; False if other slots must come first."""
         through, first = run.row.evaluated_through, run.place.layout
-        rows = [] if through is not None else [self.control.row(each) for each in self._preceding(run.place)]
+        rows = [] if through is not None else [self.control.row(each) for each in run.place.before(self.log.layouts)]
         if through is not None:
             run.step, bases = self._in_time(through + 1, now), [run.row]
         elif all(row.run == 0 for row in rows) and first <= self._oldest(now):  # a new deployment
@@ -327,7 +327,7 @@ class Evaluation(Decisions):
         """
         seen = self._seen(run.row, now)
         if seen is None:
-            before = [self._seen(self.control.row(each), now) for each in self._preceding(run.place)]
+            before = [self._seen(self.control.row(each), now) for each in run.place.before(self.log.layouts)]
             seen = min((step for step in before if step is not None), default=None)
         holds = (type_.parameters for type_ in self.types.values())
         hold = min(each.window if each.restart is None else each.restart.hold for each in holds)
@@ -339,16 +339,10 @@ class Evaluation(Decisions):
 
     def _is_over(self, run: Run) -> bool:
         """Whether another worker or command has changed what the run is based on."""
-        names = [self.control.row(each).manifest for each in self._preceding(run.place)] if run.begins else []
+        names = [self.control.row(each).manifest for each in run.place.before(self.log.layouts)] if run.begins else []
         return self.control.row(run.place).run != run.row.run or (
             run.begins and tuple(filter(None, names)) != run.bases
         )
-
-    def _preceding(self, place: Place) -> list[Place]:
-        """The slots of the layout before from which a slot's first parts come."""
-        layouts = self.log.layouts
-        slots = layouts.preceding(place.slot, place.layout)
-        return [Place(layouts.at(place.layout - 1).from_step, each) for each in slots]
 
     def _oldest(self, now: float) -> int:
         """The step with which a new deployment begins: every older one has no rows, or they may have expired.

@@ -5,13 +5,14 @@ other sets, or a set once more, would change nothing: noise is a function of set
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kanon.gate.mechanism.columns import NEVER, Bools, Tokens
+from kanon.gate.mechanism.columns import NEVER, Bools, Ints, Tokens
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import SET_KEY_BYTES, Tapes
 from kanon.gate.mechanism.vectorised import crossing_needed, evaluate_columns
@@ -19,6 +20,8 @@ from kanon.gate.parts import Part, keys_of
 
 JOIN = np.dtype([("key", f"S{SET_KEY_BYTES}"), ("token", ">u4"), ("type", "u1")])
 """A join of a step: the key of the set, the token of the client, the number of the type."""
+UNKNOWN = 0
+"""The number of the type of a set of which only the crossings are known. Its next join brings the type."""
 Joins = NDArray[np.void]
 """Distinct joins of a step, sorted, (n,) of :data:`JOIN`."""
 
@@ -59,6 +62,7 @@ def merged(part: Part, joins: Joins, deciding: Deciding, *, all_due: bool = Fals
     there = np.zeros(len(joined), bool)
     inside = place < len(part)
     there[inside] = part.keys[place[inside]] == joined[inside]
+    part = _with_types(part, place[there], joins["type"][firsts][there])
     part = part.with_sets(joined[~there], joins["type"][firsts][~there])
     sizes = np.zeros(len(part), np.int64)
     sizes[np.searchsorted(part.keys, joined)] = np.diff(np.append(firsts, len(joins)))
@@ -81,7 +85,7 @@ def crossed_at(
     Yields:
         Set key, crossings, and the last step that may need them.
     """
-    part = part.rows(part.crossings[:, 1] == step)
+    part = part.rows((part.crossings[:, 1] == step) & (part.types != UNKNOWN))
     keys, needed = keys_of(part.keys), np.full(len(part), step)
     for number in set(part.types.tolist()):
         rows = part.types == number
@@ -96,7 +100,18 @@ _NONE = np.zeros(0, np.int64)
 
 def _without_others(part: Part, deciding: Deciding) -> Part:
     """The part without the sets of retired types, and without those that no step from this one on needs."""
-    return part.rows(np.isin(part.types, list(deciding.parameters)) & (part.ends >= deciding.step))
+    known = np.isin(part.types, [UNKNOWN, *deciding.parameters])
+    return part.rows(known & (part.ends >= deciding.step))
+
+
+def _with_types(part: Part, rows: Ints, types: NDArray[np.uint8]) -> Part:
+    """The part with the types of rows that had none."""
+    unknown = part.types[rows] == UNKNOWN
+    if not unknown.any():
+        return part
+    all_types = part.types.copy()
+    all_types[rows[unknown]] = types[unknown]
+    return replace(part, types=all_types)
 
 
 def _decided(part: Part, rows: Bools, joined: Tokens, number: int, parameters: Parameters, deciding: Deciding) -> Part:

@@ -102,7 +102,10 @@ def _build_queues(template: Template, client: Any, prefix: str, storage: Storage
 def _build_buckets(template: Template, session: boto3.Session, prefix: str, storage: Storage) -> None:
     for resource in template.resources(BUCKET):
         name = f"{prefix}-{resource.logical_id}".lower().replace("_", "-")[-_LONGEST_BUCKET_NAME:].lstrip("-")
-        session.client("s3").create_bucket(Bucket=name)
+        client = session.client("s3")
+        client.create_bucket(Bucket=name)
+        if blocked := resource.properties.get("PublicAccessBlockConfiguration"):
+            client.put_public_access_block(Bucket=name, PublicAccessBlockConfiguration=blocked)
         template.identify(resource.logical_id, Ref=name, Arn=f"arn:aws:s3:::{name}")
         storage.buckets[resource.logical_id] = name
         for rule in resource.properties.get("LifecycleConfiguration", {}).get("Rules", []):

@@ -1,7 +1,7 @@
-"""What the commands of ``kanon operate`` share: records of their changes, and leases of the slots that they change.
+"""What the commands of ``kanon operate`` share: leases of the slots that they change, and a record of retirements.
 
-Recorded is a change that an evaluation from an earlier step would not repeat. Control keeps one attribute for each: the
-command, and the last step that it may affect. No worker evaluates a slot while a command holds its lease.
+No worker evaluates a slot while a command holds its lease. A command that changes states keeps no earlier manifest, so
+no recovery crosses it. A retirement changes no state: Control records the last step that it may affect.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,11 +10,12 @@ from uuid import uuid4
 
 from kanon.errors import KanonError
 from kanon.gate.fingerprints import missing_layouts, missing_noise_keys
-from kanon.gate.storage.aws.control import Control, Mark
+from kanon.gate.mechanism.steps import step_at
+from kanon.gate.storage.aws.control import Control, Place, SlotRow
 from kanon.operate.stacks import RunningStack
 
 OWNER = "operate"
-SKIP, REPAIR, RETIRE = "skip", "repair", "retire"
+RETIRE = "retire"
 
 
 class ChangeRefusedError(KanonError):
@@ -56,35 +57,49 @@ def step_in_progress(stack: RunningStack) -> int:
     return 1 + max((mark or 0 for mark in stack.marks.values()), default=0)
 
 
+def places_at_work(stack: RunningStack, now: float, seconds: int) -> dict[Place, SlotRow]:
+    """The slots that a worker may evaluate from ``now`` on for ``seconds``, oldest layout first, with their rows."""
+    schedule, rows = stack.schedule, dict(stack.control.rows())
+    oldest, newest = schedule.oldest_in_log(now), step_at(now + seconds, schedule.period)
+    found = {}
+    for layout, end in stack.evaluate.layouts.with_ends():
+        for slot in range(layout.slots):
+            row = rows.get(place := Place(layout.from_step, slot), SlotRow())
+            reached = row.run > 0 or end is None or end >= oldest
+            if reached and layout.from_step <= newest and not row.retired:
+                found[place] = row
+    return found
+
+
 @contextmanager
-def leased(control: Control, slots: Iterable[int], now: float, seconds: int) -> Iterator[tuple[str, dict[int, Mark]]]:
+def leased(control: Control, places: Iterable[Place], now: float, seconds: int) -> Iterator[dict[Place, SlotRow]]:
     """Hold the leases of slots for at most ``seconds`` from ``now`` (Unix s) on, and release them at the end.
 
     Yields:
-        The holder, a new name for each run, and the mark of each slot.
+        The row of each slot, with the run of the command.
 
     Raises:
         ChangeRefusedError: a worker holds one of the slots.
     """
-    holder, marks = f"operate {uuid4()}", dict[int, Mark]()
+    holder, rows = f"operate {uuid4()}", dict[Place, SlotRow]()
     try:
-        for slot in slots:
-            mark = control.lease(slot, holder, now, now + seconds)
-            if mark is None:
-                raise ChangeRefusedError(f"a worker holds slot {slot}: wait until its lease expires")
-            marks[slot] = mark
-        yield holder, marks
+        for place in places:
+            row = control.lease(place, holder, now, now + seconds)
+            if row is None:
+                raise ChangeRefusedError(f"a worker holds slot {place.slot}: wait until its lease expires")
+            rows[place] = row
+        yield rows
     finally:
-        for slot in marks:
-            control.release(slot, holder)
+        for place, row in rows.items():
+            control.release(place, row.run)
 
 
-def refuse_moved(marks: Mapping[int, Mark], expected: Mapping[int, int | None]) -> None:
-    """Check that no slot was evaluated since its mark was read.
+def refuse_moved(rows: Mapping[Place, SlotRow], expected: Mapping[Place, SlotRow]) -> None:
+    """Check that no slot was evaluated since its row was read.
 
     Raises:
         ChangeRefusedError: one was.
     """
-    for slot, mark in marks.items():
-        if mark.evaluated_through != expected[slot]:
-            raise ChangeRefusedError(f"slot {slot} was evaluated meanwhile: run the command again")
+    for place, row in rows.items():
+        if (row.evaluated_through, row.manifest) != (expected[place].evaluated_through, expected[place].manifest):
+            raise ChangeRefusedError(f"slot {place.slot} was evaluated meanwhile: run the command again")

@@ -14,7 +14,7 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from kanon.dynamo.tables import described, table_ids
-from kanon.errors import ConfigurationError
+from kanon.errors import ConfigurationError, UndecodableMembersError
 from kanon.findings import Finding, Section, Verdict, moment
 from kanon.gate.fingerprints import (
     NOISE_KEY,
@@ -30,14 +30,14 @@ from kanon.gate.fingerprints import (
     refuse_types,
     unchanged_keys,
 )
-from kanon.gate.generations import MEMBERS, recorded_generations, refuse_log_generations
+from kanon.gate.generations import recorded_generations, refuse_log_generations
 from kanon.gate.mechanism.bounds import met_by_one_join, over_generations
 from kanon.gate.mechanism.steps import end_of, step_at
 from kanon.gate.publishing import Horizon, tick_of
 from kanon.gate.settings import NoiseKeyEntry, SlotsEntry
 from kanon.gate.slots import Layouts
-from kanon.gate.stamps import refuse_mixture
-from kanon.gate.storage.aws.control import Progress
+from kanon.gate.storage.aws.control import Place, SlotRow
+from kanon.gate.storage.aws.parts import run_of
 from kanon.keys import Secret, fetch_secret
 from kanon.operate.changes import changed_fingerprints
 from kanon.operate.findings import environment_finding, queue_finding, readable, schedule_finding
@@ -60,17 +60,24 @@ class Case:
     stack: RunningStack
     now: float
     recorded: Mapping[str, Mapping[str, str]]
-    slots: Mapping[int, Progress]
+    rows: Mapping[Place, SlotRow]
     horizons: Mapping[int, Horizon]
     secrets: bool
 
     @property
-    def configured(self) -> dict[int, Progress]:
-        """The progress of the slots of the current layout, and of older ones whose steps may still be evaluated."""
+    def configured(self) -> dict[int, SlotRow]:
+        """The rows of the slots of the current layout, and of older ones whose steps may still be evaluated.
+
+        A slot has its row in the newest layout in which it has evaluated a step.
+        """
         schedule = self.stack.schedule
         oldest, last = schedule.oldest_allowed(self.now), schedule.last_closed(self.now)
         at_work = self.stack.evaluate.layouts.evaluated(oldest, last)
-        return {slot: self.slots.get(slot, Progress(slot, None, None)) for slot in at_work}
+        newest = {place.slot: row for place, row in sorted(self.rows.items()) if row.evaluated_through is not None}
+        return {slot: newest.get(slot, self.rows.get(self._first(slot), SlotRow())) for slot in at_work}
+
+    def _first(self, slot: int) -> Place:
+        return Place(self.stack.evaluate.layouts.entries[0].from_step, slot)
 
 
 def examine(stack: RunningStack, now: float, *, secrets: bool = False) -> list[Finding]:
@@ -102,9 +109,9 @@ def unusable(error: ConfigurationError) -> Finding:
 def _read(stack: RunningStack, now: float, *, secrets: bool) -> Case:
     control = stack.control
     recorded = {owner: control.recorded(owner) for owner in ("join", "query", "evaluate")}
-    slots = {progress.slot: progress for progress in control.progress()}
-    _, horizons = stack.statuses.read((), stack.evaluate.layouts.slots)
-    return Case(stack, now, recorded, slots, horizons, secrets)
+    rows = dict(control.rows())
+    _, horizons = stack.statuses.read((), stack.evaluate.layouts.slots, consistent=True)
+    return Case(stack, now, recorded, rows, horizons, secrets)
 
 
 # The key of the tables
@@ -256,29 +263,101 @@ def _log_generations(case: Case) -> Iterator[Finding]:
     if not later:
         yield Finding("log", Verdict.OK, "the tables are the first ones" if known else "not recorded yet")
         return
-    kept = {new for old, new in pairwise(known) if known[old].get(MEMBERS, "") == known[new].get(MEMBERS)}
     yield Finding("log", Verdict.OK, f"generations that begin at steps {', '.join(map(str, later))}")
     for name, type_ in settings.read_types().items():
-        met = max(met_by_one_join(later, type_.parameters.window), key=lambda steps: (len(steps), len(steps - kept)))
-        bound = over_generations(type_.parameters, len(met), len(met - kept))
+        met = max(met_by_one_join(later, type_.parameters.window), key=len)
+        bound = over_generations(type_.parameters, len(met), len(met))  # states may have been lost with each
         yield Finding("log", Verdict.OK, f"type {name}: one join can meet {len(met)} of them, and then costs {bound}")
 
 
-@readable("tables", Section.MIXTURE)
-def _stamps(case: Case) -> Iterator[Finding]:
-    """Whether Members, Statuses and marks are of the same time."""
-    marks = {slot: progress.evaluated_through for slot, progress in case.configured.items() if progress.stamped}
-    members, statuses = case.stack.members.stamps(marks), case.stack.statuses.stamps(marks)
-    for slot, mark in marks.items():
-        refuse_mixture(slot, mark, members.get(slot), statuses.get(slot, -1).__ge__)
-    lost = [slot for slot in members if marks[slot] is None]
-    if lost:
-        seen = f"{slots_text(lost)}: Control lost the mark; evaluation continues after the stamp of Members"
-        advice = "Control was emptied: check that no type which was retired is configured again"
-        yield Finding("tables", Verdict.WARN, seen, advice, Section.MIXTURE)
+# States
+
+
+@readable("bucket")
+def _bucket(case: Case) -> Iterator[Finding]:
+    """Whether the bucket of states is there, and private."""
+    client, bucket = case.stack.client("s3"), case.stack.evaluate.states_bucket
+    try:
+        client.head_bucket(Bucket=bucket)
+    except ClientError as error:
+        if error.response["Error"]["Code"] != "404":
+            raise
+        seen, advice = (
+            f"there is no bucket {bucket}",
+            "make it again as the template does, then kanon operate repair",
+        )
+        yield Finding("bucket", Verdict.FAIL, seen, advice, Section.STATES)
+        return
+    try:
+        blocked = client.get_public_access_block(Bucket=bucket)["PublicAccessBlockConfiguration"]
+    except ClientError as error:
+        if error.response["Error"]["Code"] != "NoSuchPublicAccessBlockConfiguration":
+            raise
+        blocked = {}
+    if blocked and all(blocked.values()):
+        yield Finding("bucket", Verdict.OK, "private")
     else:
-        seen = "Members, Statuses and marks are of the same time" if members else "no stamps yet"
-        yield Finding("tables", Verdict.OK, seen)
+        seen = f"bucket {bucket} does not block all public access"
+        yield Finding("bucket", Verdict.FAIL, seen, "deploy again: the template blocks it", Section.STATES)
+
+
+@readable("states")
+def _states(case: Case) -> Iterator[Finding]:
+    """Whether the parts after the mark of each slot are there. They are not read."""
+    bad = [place.slot for place, row in case.rows.items() if row.manifest and not _is_there(case.stack, place, row)]
+    if bad:
+        seen = f"{slots_text(bad)}: states are missing or damaged"
+        yield Finding("states", Verdict.FAIL, seen, "kanon operate replay; if it refuses, repair", Section.STATES)
+        return
+    yield Finding("states", Verdict.OK, "every part is there" if case.rows else "none yet")
+
+
+def _is_there(stack: RunningStack, place: Place, row: SlotRow) -> bool:
+    parts = stack.parts(place)
+    try:
+        names = {piece.name for piece in parts.list_of(row.manifest or "").pieces}
+    except UndecodableMembersError:
+        missing = True
+    else:
+        missing = not all(map(parts.has, names))
+    return not missing or stack.control.row(place) != row  # evaluated and swept meanwhile
+
+
+@readable("tables")
+def _tables(case: Case) -> Iterator[Finding]:
+    """Whether Control, Statuses and states are of the same time: one transaction writes mark and horizon."""
+    older = [place.slot for place, row in case.rows.items() if _is_older(case.stack, place, row)]
+    lost = [
+        slot
+        for slot, row in case.configured.items()
+        if row.horizon is not None and (slot not in case.horizons or case.horizons[slot].through < row.horizon.through)
+    ]
+    ahead = [
+        slot
+        for slot, row in case.configured.items()
+        if slot in case.horizons and case.horizons[slot].through > (row.evaluated_through or 0)
+    ]
+    advice = "begin a new log generation: kanon operate new-generation"
+    for slots, seen in (
+        (older, "Control is older than the states"),
+        (lost, "Statuses are older than Control"),
+        (ahead, "Control is older than Statuses"),
+    ):
+        if slots and {*slots} & {place.slot for place, row in case.rows.items() if _is_settled(case, place, row)}:
+            yield Finding("tables", Verdict.FAIL, f"{slots_text(slots)}: {seen}", advice, Section.MIXTURE)
+            return
+    seen = "Control, Statuses and states are of the same time" if case.rows else "nothing is evaluated yet"
+    yield Finding("tables", Verdict.OK, seen)
+
+
+def _is_older(stack: RunningStack, place: Place, row: SlotRow) -> bool:
+    """Whether objects have names of later runs than the slot ever had."""
+    return any(run_of(name) > row.run for name in stack.parts(place).names())
+
+
+def _is_settled(case: Case, place: Place, row: SlotRow) -> bool:
+    """Whether nobody has changed the row since it was read: the other tables were read after it."""
+    return case.stack.control.row(place) == row
 
 
 # Progress
@@ -350,7 +429,7 @@ def _visible(case: Case) -> Iterator[Finding]:
 
 def _beyond(case: Case) -> Iterator[Finding]:
     settings, layouts = case.stack.evaluate, case.stack.evaluate.layouts
-    beyond = sorted(slot for slot in case.slots if slot not in layouts.slots)
+    beyond = sorted({place.slot for place in case.rows} - {*layouts.slots})
     if missing := missing_layouts(case.recorded["evaluate"], layouts):
         first = min(missing)
         begins = moment(first * settings.period)
@@ -405,7 +484,9 @@ CHECKS: tuple[Callable[[Case], Iterable[Finding]], ...] = (
     _types,
     _noise_keys,
     _log_generations,
-    _stamps,
+    _bucket,
+    _states,
+    _tables,
     _lag,
     _leases,
     _visible,

@@ -1,7 +1,7 @@
 """``kanon explain``: explains why a set reads false, step by step from the join to the answer.
 
-It reads the raw tables: Control, Statuses and, for ``joins``, StepLog and Members. Its output holds no count, client,
-token or key, and nothing about answers that are not visible yet. It says what the visible answers of the set were.
+It reads Control, Statuses and, for ``joins``, StepLog and the part of the set. Its output holds no count, client, token
+or key, and nothing about answers that are not visible yet. It says what the visible answers of the set were.
 With ``joins`` it also says whether the set was joined, and in which step: this is not private.
 """
 
@@ -11,22 +11,28 @@ from enum import StrEnum
 from functools import cached_property
 
 from kanon.findings import moment
+from kanon.gate.deciding import Keys, in_range
 from kanon.gate.fingerprints import RETIRED
 from kanon.gate.generations import in_force
 from kanon.gate.mechanism.searches import Search, Searches
 from kanon.gate.mechanism.steps import end_of, step_at
+from kanon.gate.mechanism.tape import following
+from kanon.gate.merging import UNKNOWN
 from kanon.gate.names import set_key
 from kanon.gate.querying import Answer, Querying
-from kanon.gate.reading import touched
 from kanon.gate.slots import Layouts
+from kanon.gate.storage.aws.control import Place, SlotRow
+from kanon.gate.storage.aws.step_joins import StepJoins
 from kanon.gate.types import Type
 from kanon.keys import Secret, fetch_secret
 from kanon.operate.stacks import RunningStack
+from kanon.operate.states import pieces_of
 
 PERMISSIONS = (
     "cloudformation:DescribeStacks on the stack; lambda:GetFunctionConfiguration on its three functions;"
-    " secretsmanager:GetSecretValue on the set pepper; dynamodb:GetItem on Control, BatchGetItem on Members and"
-    " Statuses, Query on StepLog; kms:Decrypt on the key, through DynamoDB and Secrets Manager"
+    " secretsmanager:GetSecretValue on the set pepper; dynamodb:GetItem on Control, BatchGetItem on Statuses,"
+    " Query on StepLog; s3:GetObject on the bucket of states; kms:Decrypt on the key, through DynamoDB, S3"
+    " and Secrets Manager"
 )
 """The permissions of the command. No role of a function has all of them."""
 
@@ -96,9 +102,19 @@ class _Case:
         return self.layouts.at(self.stack.schedule.due(self.now)).slot_of(self.key)
 
     @cached_property
+    def place(self) -> tuple[Place, SlotRow]:
+        """The slot of the newest layout that has evaluated a step of the set, and its row."""
+        for layout in reversed(self.layouts.entries):
+            place = Place(layout.from_step, layout.slot_of(self.key))
+            row = self.stack.control.row(place)
+            if row.evaluated_through is not None:
+                break
+        return place, row
+
+    @property
     def mark(self) -> int | None:
         """The last evaluated step of the set's slot."""
-        return self.stack.control.evaluated_through(self.slot)
+        return self.place[1].evaluated_through
 
     def behind(self, last: int) -> int:
         """The steps up to ``last`` that the slot has not evaluated."""
@@ -107,8 +123,12 @@ class _Case:
     @cached_property
     def counted(self) -> bool:
         """Whether an evaluated join of the set is still in the window."""
-        lasts = self.stack.members.read([self.key]).lasts
-        return bool((lasts > self.open_step - self.window).any())
+        place, row = self.place
+        parts, own = self.stack.parts(place), Keys(self.key, following(self.key))
+        for piece, keys in in_range(pieces_of(self.stack, place, row), own):
+            if piece.name and bool((keys.of(parts.read(piece)).lasts > self.open_step - self.window).any()):
+                return True
+        return False
 
     @cached_property
     def waiting(self) -> tuple[int, ...]:
@@ -120,10 +140,9 @@ class _Case:
         return tuple(step for step in range(first, self.open_step + 1) if self._joined_at(step))
 
     def _joined_at(self, step: int) -> bool:
-        slot, window = self.layouts.at(step).slot_of(self.key), max(t.parameters.window for t in self.types.values())
-        before = (int.from_bytes(self.key, "big") - 1).to_bytes(len(self.key), "big") if any(self.key) else None
-        found = next(touched(self.stack.log, step, slot, 1, window, before), None)
-        return found is not None and found.set_key == self.key and bool(found.joined)
+        numbers = dict.fromkeys(self.types, UNKNOWN) | self.stack.control.type_numbers(())
+        with StepJoins(self.stack.log, self.layouts.at(step).slot_of(self.key), numbers) as joins:
+            return bool(len(joins.joins(step, self.key, following(self.key))))
 
     @cached_property
     def answer(self) -> Answer:

@@ -1,9 +1,9 @@
 """``kanon operate new-generation``: begins a log generation, after a table was restored or created again.
 
-From its first step on all noise is new, so two logs never share noise. That step comes after every evaluated step: no
-released answer is drawn again, and a set that has crossed stays true to the end of its instance or hold. The old
-wake-ups were computed from the old noise and may be lost with the old log. So every set gets a wake-up at the first
-step. Otherwise a set would next be evaluated when a client joins it, and its answer could reveal that one join.
+From its first step on all noise is new, so two logs never share noise. That step comes after every step that left a
+trace: no released answer is drawn again, and a set that has crossed stays true to the end of its instance or hold. The
+old wake-ups were computed from the old noise. So every set is decided at the first step. Otherwise a set would next be
+evaluated when a client joins it, and its answer could reveal that one join.
 
 It is safe to interrupt the command anywhere and to run it again.
 """
@@ -11,21 +11,19 @@ It is safe to interrupt the command anywhere and to run it again.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kanon.dynamo.batches import chunks
 from kanon.dynamo.tables import table_ids
+from kanon.errors import UndecodableMembersError
 from kanon.gate.generations import LOG, Ids, as_recorded, recorded_generations, replaced_tables
-from kanon.gate.mechanism.above_threshold import SetState
+from kanon.gate.publishing import Horizon
 from kanon.gate.settings import LogGenerationEntry
-from kanon.gate.stamps import put_stamps
-from kanon.gate.storage.aws.step_log import Row
-from kanon.operate.changes import leased, refuse_rolled_back
+from kanon.gate.storage.aws.control import Place, SlotRow
+from kanon.gate.storage.aws.parts import PartObjects, run_of, step_of
+from kanon.operate.changes import leased, places_at_work, refuse_rolled_back
 from kanon.operate.stacks import RunningStack
+from kanon.operate.states import newest_crossing, pieces_of, put_states
 
 LEASE = 3600
-"""Seconds for which the slots are leased: longer than reading Members and Statuses takes. Released at the end."""
-ROWS_A_BATCH = 1000
-WIDEST_TOKEN = 32
-"""The most bits of a token, used for types that are no longer configured and whose number of bits is unknown."""
+"""Seconds for which the slots are leased: longer than reading their parts and Statuses takes. Released at the end."""
 ENTRIES_SHOWN = 2
 """The number of newest generations to configure; only the newest is in force."""
 
@@ -64,29 +62,58 @@ def begin(stack: RunningStack, now: float) -> tuple[LogGenerationEntry, ...]:
 
     Raises:
         ChangeRefusedError: a worker holds a slot, or a deployment was rolled back.
-        UndecodableMembersError: the state of a set cannot be decoded.
-        LeaseLostError: a mark was moved meanwhile. Run again.
-        ThrottledError: the log did not store every wake-up. Run again.
+        UndecodableMembersError: a part is missing or damaged.
+        LeaseLostError: the lease has expired, and a worker has taken a slot. Run again.
     """
     refuse_rolled_back(stack)
     control = stack.control
-    with leased(control, stack.evaluate.layouts.slots, now, LEASE) as (_, marks):
+    with leased(control, places_at_work(stack, now, LEASE), now, LEASE) as rows:
         seen = situation(stack)
+        if "Control" in seen.replaced:
+            for place, row in rows.items():
+                rows[place] = _of_later_run(stack, place, row)
+                rows[place] = _found(stack, place, rows[place])
         crossings, horizons = stack.statuses.released()
-        evaluated = [(mark.evaluated_through or 0) + (mark.resume_after is not None) for mark in marks.values()]
-        touched = [0, *evaluated]
-        touched += [horizon.through for horizon in horizons.values()]
-        touched += [steps[-1] for steps in crossings.values() if steps]
-        touched += [state.evaluated or 0 for _, _, state in stack.members.states()]
-        first = _first_step(stack, seen, max(touched), now)
-        _keep_crossings(stack, crossings, first)
-        _wake_all(stack, first)
+        first = _first_step(stack, seen, max(_traces(rows, horizons), newest_crossing(crossings)), now)
         control.check("evaluate", {**_unrecorded(stack, seen), **as_recorded(first, seen.ids)})
-        for slot, mark in marks.items():
-            put_stamps(slot, first - 1, stack.members, stack.statuses)
-            if mark.evaluated_through != first - 1:
-                control.advance(slot, mark.evaluated_through, first - 1)
+        for place, row in rows.items():
+            last = stack.evaluate.layouts.last_step(place.layout, first - 1)
+            passed = last < first - 1 and row.evaluated_through == last  # the next layout has its states
+            if place.layout < first and not passed:
+                put_states(stack, place, row, last, pieces_of(stack, place, row), crossings)
         return _entries(recorded_generations(control.recorded("evaluate")))
+
+
+def _of_later_run(stack: RunningStack, place: Place, row: SlotRow) -> SlotRow:
+    """The row with a run that no object has in its name: Control was replaced, and its runs may be used already."""
+    used = max(map(run_of, stack.parts(place).names()), default=0)
+    return replace(row, run=stack.control.raise_run(place, row.run, used))
+
+
+def _found(stack: RunningStack, place: Place, row: SlotRow) -> SlotRow:
+    """The row with the newest manifest in the bucket."""
+    parts = stack.parts(place)
+    names = sorted(parts.names(), key=lambda name: (step_of(name), run_of(name)), reverse=True)
+    complete = (name for name in names if name.endswith(".list") and _is_complete(parts, name))
+    if (manifest := next(complete, None)) is None:
+        return row
+    stack.control.restate(place, row.run, step_of(manifest), [manifest])
+    return replace(row, manifest=manifest, evaluated_through=step_of(manifest))
+
+
+def _is_complete(parts: PartObjects, name: str) -> bool:
+    """Whether a list is that of a whole step, and all its parts are there."""
+    try:
+        listed = parts.list_of(name)
+    except UndecodableMembersError:
+        return False
+    return listed.end is None and all(parts.has(piece.name) for piece in listed.pieces)
+
+
+def _traces(rows: Mapping[Place, SlotRow], horizons: Mapping[int, Horizon]) -> int:
+    """The last step that left a trace."""
+    of_rows = (step for row in rows.values() for step in (row.evaluated_through, row.begun) if step is not None)
+    return max(0, 0, *of_rows, *(horizon.through for horizon in horizons.values()))
 
 
 def _first_step(stack: RunningStack, seen: Situation, touched: int, now: float) -> int:
@@ -102,36 +129,6 @@ def _first_step(stack: RunningStack, seen: Situation, touched: int, now: float) 
     if {"Control", "Statuses"} & set(seen.replaced):
         touched = max(touched, stack.schedule.last_closed(now))
     return max(touched, newest) + 1
-
-
-def _keep_crossings(stack: RunningStack, crossings: Mapping[bytes, tuple[int, ...]], first: int) -> None:
-    """Give Members and Statuses the same crossings: a restored table lacks some."""
-    types, left = stack.evaluate.read_types(), dict(crossings)
-    expires = stack.schedule.expiry(first + stack.longest_memory)
-    for set_key, type_name, state in stack.members.states():
-        shown = left.pop(set_key, ())
-        known = tuple(sorted({*shown, *state.crossings})[-2:])
-        if known[-1:] != state.crossings[-1:]:
-            bits = types[type_name].parameters.client_bits if type_name in types else WIDEST_TOKEN
-            stack.members.put(set_key, type_name, replace(state, crossings=known), bits, expires)
-        if known[-1:] != shown[-1:]:
-            stack.statuses.write(set_key, known, expires)
-    for set_key, known in left.items():
-        if known:
-            # Its members are lost, so it needs no wake-up. The next join brings its type.
-            stack.members.put(set_key, "", SetState(crossings=known, evaluated=first - 1), WIDEST_TOKEN, expires)
-
-
-def _wake_all(stack: RunningStack, first: int) -> None:
-    """Write a wake-up for every set at the first step."""
-    expires = stack.schedule.expiry(first)
-    rows = (
-        Row(first, set_key, None, type_name, expires)
-        for set_key, type_name, state in stack.members.states()
-        if type_name and state.members
-    )
-    for some in chunks(rows, ROWS_A_BATCH):
-        stack.log.put_wake_ups(some)
 
 
 def _unrecorded(stack: RunningStack, seen: Situation) -> dict[str, str]:

@@ -1,37 +1,70 @@
-"""``kanon operate repair``: resets the counts of sets whose Members item cannot be decoded; their slots continue.
+"""``kanon operate repair``: empties the ranges of keys whose parts cannot be read; their slots continue.
 
-The crossings of such a set in Statuses are kept: a set that has crossed stays true and is not decided again.
-Only later joins count. For one window the count may be too low, never too high.
+What can be computed again is not lost: ``kanon operate replay`` starts from an earlier manifest. The crossings of the
+sets of such a range are taken from Statuses: a set that has crossed stays true and is not decided again. Only later
+joins count. For one window the counts may be too low, never too high.
 """
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
-from kanon.dynamo.batches import Item, chunks
-from kanon.gate.mechanism.above_threshold import SetState
-from kanon.operate.changes import REPAIR, record_change, step_in_progress
+from kanon.errors import UndecodableMembersError
+from kanon.gate.deciding import in_range
+from kanon.gate.storage.aws.control import Place, SlotRow
+from kanon.gate.storage.protocols import Piece
+from kanon.operate.changes import leased, refuse_moved
 from kanon.operate.stacks import RunningStack
+from kanon.operate.states import keys_of_place, put_states
 
-SETS_A_READ = 100
-
-EMPTY_BITS = 8
-"""The token length with which a state without members is written: the smallest that a type can have."""
+LEASE = 3600
+"""Seconds for which the slots are leased: longer than reading their parts takes. Released at the end."""
 
 
-def repair(stack: RunningStack, items: Sequence[Item]) -> None:
-    """Replace Members items that cannot be decoded by states without members. It is safe to interrupt and to repeat.
+@dataclass(frozen=True)
+class Damage:
+    """What cannot be read of a slot: some of its parts, or the list of them, which is then None."""
+
+    row: SlotRow
+    pieces: tuple[Piece, ...] | None
+    unreadable: int
+
+
+def damaged(stack: RunningStack) -> dict[Place, Damage]:
+    """The slots with parts that cannot be read. It reads every part."""
+    found = {}
+    for place, row in sorted(stack.control.rows()):
+        if row.manifest is not None and (damage := _damage(stack, place, row)).unreadable:
+            found[place] = damage
+    return found
+
+
+def _damage(stack: RunningStack, place: Place, row: SlotRow) -> Damage:
+    parts = stack.parts(place)
+    try:
+        pieces = parts.list_of(row.manifest or "").pieces
+    except UndecodableMembersError:
+        return Damage(row, None, 1)
+    unreadable = 0
+    for piece, _ in in_range(pieces, keys_of_place(stack, place)):
+        try:
+            if piece.name:
+                parts.read(piece)
+        except UndecodableMembersError:
+            unreadable += 1
+    return Damage(row, pieces, unreadable)
+
+
+def repair(stack: RunningStack, found: dict[Place, Damage], now: float) -> None:
+    """Empty the ranges of keys whose parts cannot be read, the result of :func:`damaged`.
+
+    It is safe to interrupt and to repeat. ``now`` is in Unix s.
 
     Raises:
-        ThrottledError: Statuses did not answer; run again.
+        ChangeRefusedError: a worker holds one of the slots, or has evaluated it.
+        LeaseLostError: the lease has expired, and a worker has taken a slot.
     """
-    members, statuses = stack.members, stack.statuses
-    record_change(stack.control, REPAIR, step_in_progress(stack))
-    marks, memory = stack.marks, stack.longest_memory
-    for some in chunks(items, SETS_A_READ):
-        crossings = statuses.crossings(item["set_key"]["B"] for item in some)
-        for item in some:
-            set_key = item["set_key"]["B"]
-            mark = max(marks.get(layout.slot_of(set_key)) or 0 for layout in stack.evaluate.layouts.entries)
-            state = SetState(crossings=crossings.get(set_key, ()), evaluated=mark)
-            type_name = item.get("type", {}).get("S", "")
-            # A crossing is at most one step after the mark.
-            members.replace(item, type_name, state, EMPTY_BITS, stack.schedule.expiry(mark + 1 + memory))
+    with leased(stack.control, found, now, LEASE) as rows:
+        refuse_moved(rows, {place: damage.row for place, damage in found.items()})
+        crossings, _ = stack.statuses.released()
+        for place, row in rows.items():
+            pieces = found[place].pieces or ()
+            put_states(stack, place, row, row.evaluated_through or 0, pieces, crossings, empty=True)

@@ -1,61 +1,58 @@
 """``kanon operate skip``: skips steps whose rows may have expired, so that evaluation can continue.
 
 The answers are then those of the published algorithm on a log without these steps, in which no set can cross.
-Every wake-up in a skipped step moves to the first step that follows. Otherwise a set that nobody joins would next be
-evaluated when a client joins it, and its answer could reveal that one join.
+A set that would have crossed in a skipped step though nobody joins it is decided in the first step that follows.
+Otherwise it would next be evaluated when a client joins it, and its answer could reveal that one join.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kanon.dynamo.batches import chunks
-from kanon.gate.slots import Layout
-from kanon.gate.stamps import put_stamps
-from kanon.gate.storage.aws.step_log import Row
-from kanon.operate.changes import SKIP, ChangeRefusedError, leased, record_change, refuse_moved, refuse_rolled_back
+from kanon.gate.storage.aws.control import Place, SlotRow
+from kanon.operate.changes import ChangeRefusedError, leased, places_at_work, refuse_moved, refuse_rolled_back
 from kanon.operate.stacks import RunningStack
+from kanon.operate.states import pieces_of, put_states
 
 LEASE = 3600
-"""Seconds for which the slots are leased: longer than reading all Members takes. They are released at the end."""
-ROWS_A_BATCH = 1000
+"""Seconds for which the slots are leased: longer than reading their parts takes. They are released at the end."""
 
 
 @dataclass(frozen=True)
 class Gap:
-    """The steps of a slot to skip: from ``start`` on, before ``first``. ``mark`` is its mark, None if it has none."""
+    """The steps of a slot to skip: from ``start`` on, before ``first``. ``row`` is its row."""
 
-    slot: int
-    mark: int | None
+    place: Place
+    row: SlotRow
     start: int
     first: int
 
+    @property
+    def slot(self) -> int:
+        """The number of the slot."""
+        return self.place.slot
+
 
 def gaps(stack: RunningStack, now: float) -> list[Gap]:
-    """The steps to skip at ``now`` (Unix s): one gap for each slot that is too far behind, ordered by slot.
+    """The steps to skip at ``now`` (Unix s): one gap for each slot that is too far behind, oldest layout first.
 
     Raises:
         ChangeRefusedError: a deployment was rolled back.
     """
     refuse_rolled_back(stack)
-    layouts = stack.evaluate.layouts
+    layouts, found = stack.evaluate.layouts, []
     oldest, first = stack.schedule.oldest_allowed(now), stack.schedule.first_after_skip(now)
-    marks, found = stack.marks, []
-    for slot in layouts.slots:
-        start = _start(stack, slot, marks)
-        if start is not None and start < oldest:
-            end = layouts.last_step(start, first - 1) + 1
-            found.append(Gap(slot, marks.get(slot), start, end if end >= oldest else first))
+    rows = places_at_work(stack, now, LEASE)
+    for place, row in rows.items():
+        start = place.layout if row.evaluated_through is None else row.evaluated_through + 1
+        known = row.evaluated_through is not None or any(_is_known(rows, each) for each in place.before(layouts))
+        end = layouts.last_step(place.layout, first - 1) + 1
+        if known and start < min(oldest, end):
+            found.append(Gap(place, row, start, end))
     return found
 
 
-def _start(stack: RunningStack, slot: int, marks: Mapping[int, int | None]) -> int | None:
-    """The step with which a slot continues; None if there is none, or if nothing was evaluated before it."""
-    layouts, mark = stack.evaluate.layouts, marks.get(slot)
-    step = layouts.next_step(slot, -1 if mark is None else mark)
-    if mark is None and step is not None:
-        known = (marks.get(before) is not None for before in layouts.preceding(slot, step))
-        return step if any(known) else None
-    return step
+def _is_known(rows: dict[Place, SlotRow], place: Place) -> bool:
+    return place in rows and rows[place].evaluated_through is not None
 
 
 def skip(stack: RunningStack, found: Sequence[Gap], now: float) -> None:
@@ -66,30 +63,15 @@ def skip(stack: RunningStack, found: Sequence[Gap], now: float) -> None:
 
     Raises:
         ChangeRefusedError: a worker holds or has evaluated one of the slots, or ``found`` is too old.
-        LeaseLostError: a mark was moved while the wake-ups were written; marks moved before stay moved.
-        ThrottledError: the log did not store every wake-up. Run again; nothing is lost.
+        LeaseLostError: the lease has expired, and a worker has taken a slot.
+        UndecodableMembersError: a part is missing or damaged.
     """
-    control, log = stack.control, stack.log
-    if any(gap.first < stack.schedule.oldest_allowed(now) for gap in found):
+    oldest, layouts = stack.schedule.oldest_allowed(now), stack.evaluate.layouts
+    if any(gap.first < oldest and layouts.last_step(gap.start, gap.first) == gap.first for gap in found):
         raise ChangeRefusedError("too much time has passed since the steps were listed: run the command again")
-    expected = {gap.slot: gap.mark for gap in found}
-    with leased(control, expected, now, LEASE) as (_, marks):
-        refuse_moved(marks, expected)
-        for rows in chunks(_wake_ups(stack, found), ROWS_A_BATCH):
-            log.put_wake_ups(rows)
+    with leased(stack.control, [gap.place for gap in found], now, LEASE) as rows:
+        refuse_moved(rows, {gap.place: gap.row for gap in found})
+        crossings, _ = stack.statuses.released()
         for gap in found:
-            record_change(control, SKIP, gap.first - 1)
-            put_stamps(gap.slot, gap.first - 1, stack.members, stack.statuses)
-            control.advance(gap.slot, gap.mark, gap.first - 1)
-
-
-def _wake_ups(stack: RunningStack, found: Sequence[Gap]) -> Iterator[Row]:
-    """A wake-up at the end of its gap for every set that has one before."""
-    by_layout: dict[Layout, dict[int, Gap]] = {}
-    for gap in found:
-        by_layout.setdefault(stack.evaluate.layouts.at(gap.start), {})[gap.slot] = gap
-    for set_key, type_name in stack.members.waking(max(gap.first for gap in found)):
-        for layout, gaps in by_layout.items():
-            if (slot := layout.slot_of(set_key)) in gaps:
-                first = gaps[slot].first
-                yield Row(first, set_key, None, type_name, stack.schedule.expiry(first))
+            row = rows[gap.place]
+            put_states(stack, gap.place, row, gap.first - 1, pieces_of(stack, gap.place, row), crossings)

@@ -15,7 +15,8 @@ from kanon.client import ApiError, Client, Connection, UnexpectedAnswerError
 from kanon.errors import KanonError
 from kanon.gate.schedule import Schedule
 from kanon.gate.settings import EvaluateSettings, JoinSettings, QuerySettings
-from kanon.gate.storage.aws.control import Control
+from kanon.gate.storage.aws.control import Control, Place
+from kanon.gate.storage.aws.parts import PartObjects
 from kanon.gate.storage.aws.statuses import Statuses
 from kanon.gate.storage.aws.step_log import StepLog
 from kanon.keys import fetch_noise_keys
@@ -101,6 +102,10 @@ class RunningStack:
     def statuses(self) -> Statuses:
         """Horizons."""
         return Statuses(self.client("dynamodb"), self.evaluate.statuses_table)
+
+    def parts(self, place: Place) -> PartObjects:
+        """The objects of a slot."""
+        return PartObjects(self.client("s3"), self.evaluate.states_bucket, place)
 
     @property
     def log(self) -> StepLog:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kanon.gate.mechanism.columns import Ints
-from kanon.gate.mechanism.tape import SET_KEY_BYTES
+from kanon.gate.mechanism.tape import following
 from kanon.gate.names import ClientKind, client_token, set_key
 from kanon.gate.parts import Part
 from kanon.gate.storage.disk.log import DiskLog, entry_of
@@ -113,9 +113,7 @@ def _places(directory: Directory, client: str, sets: Iterable[bytes]) -> Iterato
 
 def _joined(log: DiskLog, mark: int, key: bytes) -> NDArray[np.uint32]:
     """The tokens that joined a set after the mark."""
-    following = int.from_bytes(key, "big") + 1
-    end = following.to_bytes(SET_KEY_BYTES, "big") if following < 1 << 8 * SET_KEY_BYTES else None
-    found = [log.joins(step, key, end)["token"] for step in log.steps() if step > mark]
+    found = [log.joins(step, key, following(key))["token"] for step in log.steps() if step > mark]
     return np.concatenate(found) if found else np.zeros(0, np.uint32)
 
 

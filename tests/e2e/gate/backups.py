@@ -3,8 +3,11 @@
 import re
 from typing import Any
 
+from kanon.gate.mechanism.above_threshold import SetState
+from kanon.gate.parts import keys_of
 from kanon.local import Stack
 from kanon.local.source import ROOT
+from kanon.operate.stacks import described_stack
 
 RUNBOOK = (ROOT / "docs" / "guides" / "operate.md").read_text()
 
@@ -14,6 +17,37 @@ Rows = dict[str, list[dict[str, Any]]]
 def rows(stack: Stack, table: str) -> list[dict[str, Any]]:
     pages = stack.session.client("dynamodb").get_paginator("scan").paginate(TableName=stack.storage.tables[table])
     return [item for page in pages for item in page["Items"]]
+
+
+def objects(stack: Stack) -> dict[str, bytes]:
+    """The objects of the bucket of states."""
+    s3, bucket = stack.session.client("s3"), stack.storage.buckets["States"]
+    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket)
+    keys = [item["Key"] for page in pages for item in page.get("Contents", ())]
+    return {key: s3.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys}
+
+
+def put_object(stack: Stack, name: str, content: bytes | None) -> None:
+    """Give an object another content; None deletes it."""
+    s3, bucket = stack.session.client("s3"), stack.storage.buckets["States"]
+    if content is None:
+        s3.delete_object(Bucket=bucket, Key=name)
+    else:
+        s3.put_object(Bucket=bucket, Key=name, Body=content)
+
+
+def states(stack: Stack) -> dict[bytes, tuple[int, SetState]]:
+    """The type number and the state of every set, of the newest layout in which its slot has states."""
+    found: dict[bytes, tuple[int, SetState]] = {}
+    running = described_stack(stack.describe(), stack.session, None)
+    for place, row in sorted(running.control.rows()):
+        if row.manifest is not None:
+            parts = running.parts(place)
+            for part in map(parts.read, parts.list_of(row.manifest).pieces):
+                found |= zip(
+                    keys_of(part.keys), zip(part.types.tolist(), part.states().states(), strict=True), strict=True
+                )
+    return found
 
 
 def put_back(stack: Stack, backup: Rows, tables: tuple[str, ...]) -> None:
@@ -27,21 +61,6 @@ def put_back(stack: Stack, backup: Rows, tables: tuple[str, ...]) -> None:
         for item in backup[table]:
             client.put_item(TableName=name, Item=item)
     stack.restart("evaluate")
-
-
-def restored(stack: Stack, table: str, items: list[dict[str, Any]], name: str) -> str:
-    """A new table with the rows of a backup, as a point-in-time recovery makes one; its name."""
-    client = stack.session.client("dynamodb")
-    old = client.describe_table(TableName=stack.storage.tables[table])["Table"]
-    client.create_table(
-        TableName=name,
-        KeySchema=old["KeySchema"],
-        AttributeDefinitions=old["AttributeDefinitions"],
-        BillingMode="PAY_PER_REQUEST",
-    )
-    for item in items:
-        client.put_item(TableName=name, Item=item)
-    return name
 
 
 def runbook_commands(section: str) -> list[str]:

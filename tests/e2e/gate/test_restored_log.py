@@ -12,10 +12,11 @@ import pytest
 from kanon.gate.generations import as_recorded, recorded_generations
 from kanon.gate.mechanism.bounds import over_generations
 from kanon.gate.mechanism.steps import instance_of, phase_of
-from kanon.gate.storage.aws.control import Control
+from kanon.gate.storage.aws.control import Control, Place
 from kanon.gate.storage.aws.step_log import StepLog
 from kanon.local import Stack
 from tests.conftest import START
+from tests.e2e.gate.backups import states
 from tests.e2e.gate.oracle import Oracle
 from tests.integration.gate.doctor_view import findings, metrics, operate, seen, wrong
 from tests.table_ids import give_ids
@@ -26,7 +27,7 @@ LAWS = {
 }
 WINDOW = 6
 SETS = [b"set %d" % n for n in range(24)]
-TABLES = ("Control", "Members", "Statuses", "StepLog")
+TABLES = ("Control", "Statuses", "StepLog")
 
 Rows = dict[str, list[dict[str, Any]]]
 
@@ -59,7 +60,7 @@ class Service:
             assert self.oracle.finish_step() == 0
 
     def rows(self) -> Rows:
-        """A backup of the four tables."""
+        """A backup of the tables."""
         return {
             table: [
                 item
@@ -90,7 +91,7 @@ class Service:
 
     @property
     def marks(self) -> set[int | None]:
-        return {progress.evaluated_through for progress in seen(self.stack).control.progress()}
+        return {*seen(self.stack).marks.values()}
 
     @property
     def mark(self) -> int:
@@ -116,7 +117,8 @@ class Service:
     def stops(self) -> str:
         """The reason why evaluation stops; it is tried once more."""
         before, already = self.marks, len(metrics(self.stack, "EvaluationStopped"))
-        self.stack.tick()
+        self.stack.invoke("evaluate", {"schedule": True})
+        self.stack.run_queues()
         assert self.marks == before
         assert len(metrics(self.stack, "EvaluationStopped")) > already
         lines = self.stack.logs.getvalue().splitlines()  # type: ignore[attr-defined]
@@ -195,7 +197,7 @@ def test_evaluation_stops_at_a_replaced_table_and_names_it_and_the_remedy(servic
     assert (finding.verdict, finding.seen, finding.section) == ("FAIL", reason, "a-table-was-replaced")
     service.restore(backup, *TABLES)
     service.stack.restart("evaluate")
-    assert service.stops().startswith("another table is in the place of Control and Members and Statuses and StepLog ")
+    assert service.stops().startswith("another table is in the place of Control and Statuses and StepLog ")
     assert service.mark == mark
 
 
@@ -212,12 +214,12 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return steps
 
 
-@pytest.mark.parametrize("tables", [("StepLog",), ("Members", "StepLog"), TABLES])
+@pytest.mark.parametrize("tables", [("StepLog",), ("Statuses",), ("Control",), TABLES])
 def test_a_new_generation_has_new_noise_repeats_no_step_and_evaluates_every_set(
     service: Service, ids: None, monkeypatch: pytest.MonkeyPatch, tables: tuple[str, ...]
 ) -> None:
     service.steps(4)
-    backup, saved = service.rows(), service.mark
+    backup = service.rows()
     service.steps(2)
     before, released = service.mark, service.oracle.answered
     service.restore(backup, *tables)
@@ -230,38 +232,25 @@ def test_a_new_generation_has_new_noise_repeats_no_step_and_evaluates_every_set(
     assert first == (closed if {"Statuses", "Control"} & set(tables) else before) + 1
     assert service.marks == {first - 1}
     service.oracle.lose(range(before + 1, first))
-    if "Members" in tables:
-        service.oracle.lose(range(saved + 1, before + 1))
-    if tables == TABLES:  # crossings since the backup are lost in all tables
-        forget_crossings(service, saved)
     service.oracle.now_step = first  # nothing crosses at the skipped steps
+    crossings = seen(service.stack).statuses.released()[0]
+    kept = {key: state.crossings for key, (_, state) in states(service.stack).items() if state.crossings}
+    assert {key: steps for key, steps in crossings.items() if steps} == kept
     if "Statuses" not in tables:
         assert service.oracle.answers() == released  # no released answer is taken back
 
     assert service.oracle.finish_step() == 0
     assert min(steps) >= first
-    states = list(seen(service.stack).members.states())
-    assert len(states) == len(SETS)
-    assert all(state.evaluated == first for _, _, state in states if state.members)
+    assert len(states(service.stack)) == len(SETS)
     service.steps(WINDOW)
     assert wrong(service.stack) == {}
     told = [finding.seen for finding in findings(service.stack)["log"]]
     parameters = service.oracle.types["a"].parameters
-    cost = over_generations(parameters, 1, int("Members" in tables))
+    cost = over_generations(parameters, 1, 1)
     assert told == [
         f"generations that begin at steps {first}",
         f"type a: one join can meet 1 of them, and then costs {cost}",
     ]
-
-
-def forget_crossings(service: Service, saved: int) -> None:
-    known = seen(service.stack).statuses.released()[0]
-    naive = service.oracle._naive["a"]
-    for name in SETS:
-        key, searches = service.key(name), naive.searches[service.key(name)]
-        now = instance_of(searches.true_through, searches.phase, WINDOW)
-        if not any(instance_of(x, searches.phase, WINDOW) == now for x in known.get(key, ())):
-            searches.true_through = -1
 
 
 def test_with_restart_after_the_crossing_a_generation_ends_searches_and_keeps_statuses(ids: None) -> None:
@@ -314,9 +303,9 @@ def test_a_warm_worker_stops_after_a_generation_was_begun_on_the_same_tables() -
     with Stack(start=START, seed=5, logs=logs) as stack:
         stack.advance(3 * 3600)
         control = Control(stack.session.client("dynamodb"), stack.storage.tables["Control"])
-        before = control.evaluated_through(0)
+        before = control.row(Place(0, 0)).evaluated_through
         (ids,) = recorded_generations(control.recorded("evaluate")).values()
         control.check("evaluate", as_recorded((before or 0) + 1, ids))
         stack.advance(2 * 3600)
-        assert control.evaluated_through(0) == before
+        assert control.row(Place(0, 0)).evaluated_through == before
         assert "is missing from LogGenerations" in logs.getvalue()

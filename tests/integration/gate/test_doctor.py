@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 
 from kanon.cli.main import app
 from kanon.dynamo.tables import described
+from kanon.dynamo.transactions import all_or_none
 from kanon.findings import Section, Verdict, moment
-from kanon.gate.storage.aws.control import Control
+from kanon.gate.storage.aws.control import Control, Place
 from kanon.local import Stack
 from kanon.local.source import ROOT
 from kanon.operate import doctor as module
@@ -25,7 +26,7 @@ from kanon.operate.doctor import slots_text
 from kanon.operate.running_reports import FUNCTIONS, QUEUES
 from kanon.operate.stacks import StackError, deployed_stack, described_stack, local_stack
 from tests.conftest import START
-from tests.e2e.gate.backups import runbook_commands
+from tests.e2e.gate.backups import objects, put_back, put_object, rows, runbook_commands
 from tests.infrastructure.test_documents import anchors
 from tests.integration.gate.doctor_view import doctor, findings, operate, seen, wrong
 from tests.snapshot import Snapshot
@@ -68,13 +69,13 @@ def control(stack: Stack) -> Control:
 
 def put_mark_back(stack: Stack, steps: int, slot: int = 0) -> None:
     """As if evaluation had stood still for some steps."""
-    (progress,) = (p for p in control(stack).progress() if p.slot == slot)
-    assert progress.evaluated_through is not None
+    through = control(stack).row(Place(0, slot)).evaluated_through
+    assert through is not None
     stack.session.client("dynamodb").update_item(
         TableName=stack.storage.tables["Control"],
-        Key={"name": {"S": f"slot#{slot}"}},
+        Key={"name": {"S": f"slot#0#{slot}"}},
         UpdateExpression="SET evaluated_through = :step",
-        ExpressionAttributeValues={":step": {"N": str(progress.evaluated_through - steps)}},
+        ExpressionAttributeValues={":step": {"N": str(through - steps)}},
     )
 
 
@@ -113,10 +114,12 @@ def test_the_doctor_changes_nothing_and_reads_no_secret_without_an_option(own_st
     calls: list[str] = []
     own_stack.session.events.register("before-parameter-build", lambda model, **_: calls.append(model.name))
     found = findings(own_stack, secrets=False)
-    assert set(calls) == {"GetItem", "Scan", "BatchGetItem", "DescribeTable", "GetQueueAttributes"}  # no UpdateItem
+    tables = {"GetItem", "Scan", "BatchGetItem", "DescribeTable"}  # no UpdateItem
+    bucket = {"HeadBucket", "GetPublicAccessBlock", "ListObjectsV2", "HeadObject", "GetObject"}
+    assert set(calls) == tables | bucket | {"GetQueueAttributes"}
     assert [f.verdict for f in found["keys of join"]] == [Verdict.NOT_SEEN]
     findings(own_stack, secrets=True)
-    assert set(calls) == {"GetItem", "Scan", "BatchGetItem", "DescribeTable", "GetQueueAttributes", "GetSecretValue"}
+    assert set(calls) == tables | bucket | {"GetQueueAttributes", "GetSecretValue"}
 
 
 def test_the_doctor_shows_no_secret_no_fingerprint_and_no_set(stack: Stack) -> None:
@@ -353,7 +356,7 @@ def test_a_slot_that_is_too_far_behind_is_reported_with_the_advice_to_skip_steps
     new_stack: Callable[..., Stack],
 ) -> None:
     stack = used(new_stack({"OutageAllowance": str(7 * 86_400)}))
-    mark = next(iter(control(stack).progress())).evaluated_through
+    mark = control(stack).row(Place(0, 0)).evaluated_through
     assert mark is not None
     last_moment = (mark + 2) * HOUR + 6 * 86_400
     stack.clock.set(last_moment - 1)
@@ -368,27 +371,69 @@ def test_a_slot_that_is_too_far_behind_is_reported_with_the_advice_to_skip_steps
 
 def test_a_lease_that_is_too_long_is_reported_and_an_expired_one_is_not(stack: Stack) -> None:
     now = stack.clock.now()
-    control(stack).lease(0, "worker", now, now + 150)
+    control(stack).lease(Place(0, 0), "worker", now, now + 150)
     assert findings(stack)["leases"][0].seen == "slot 0 held by a worker"
     stack.clock.set(now + 151)
     assert findings(stack)["leases"][0].seen.startswith("slot 0 left by an interrupted worker")
-    control(stack).lease(0, "worker that began after the command", now + 151 + 59, now + 151 + 59 + 150)
+    row = control(stack).lease(Place(0, 0), "began after the command", now + 151 + 59, now + 151 + 59 + 150)
+    assert row is not None
     assert "leases" not in wrong(stack)
-    control(stack).release(0, "worker that began after the command")
+    control(stack).release(Place(0, 0), row.run)
     assert wrong(stack) == {}
-    control(stack).lease(0, "clock ahead", now + 151, now + 9000)
+    control(stack).lease(Place(0, 0), "clock ahead", now + 151, now + 9000)
     assert wrong(stack) == {"leases": (Verdict.WARN, "a-lease-is-held-for-too-long")}
 
 
 def test_a_slot_beyond_the_configured_number_is_reported(stack: Stack) -> None:
-    control(stack).advance(1, None, int(START) // HOUR)
+    control(stack).lease(Place(0, 1), "worker", 0, 1)
     assert wrong(stack) == {"slots": (Verdict.FAIL, "evaluationstopped")}
 
 
 def test_a_horizon_far_in_the_future_is_reported(stack: Stack) -> None:
     step = int(stack.clock.now()) // HOUR
-    seen(stack).statuses.move_horizon(0, step, int(stack.clock.now()) + 10 * HOUR)
-    assert wrong(stack) == {"answers": (Verdict.WARN, "publishlate")}
+    moves = seen(stack).statuses.horizon_moves(0, step, int(stack.clock.now()) + 10 * HOUR)
+    assert all_or_none(stack.session.client("dynamodb"), moves[:1]) is None
+    assert wrong(stack)["answers"] == (Verdict.WARN, "publishlate")
+
+
+def test_missing_states_and_a_missing_bucket_are_reported(own_stack: Stack) -> None:
+    manifest = control(own_stack).row(Place(0, 0)).manifest
+    assert manifest is not None
+    put_object(own_stack, manifest, None)
+    assert wrong(own_stack) == {"states": (Verdict.FAIL, Section.STATES)}
+    for name in objects(own_stack):
+        put_object(own_stack, name, None)
+    own_stack.session.client("s3").delete_bucket(Bucket=own_stack.storage.buckets["StatesBucket"])
+    assert wrong(own_stack)["bucket"] == (Verdict.FAIL, Section.STATES)
+
+
+def test_a_missing_part_is_reported(own_stack: Stack) -> None:
+    (name,) = [name for name in objects(own_stack) if name.endswith(".part")]
+    put_object(own_stack, name, None)
+    assert wrong(own_stack) == {"states": (Verdict.FAIL, Section.STATES)}
+
+
+def test_a_bucket_that_is_not_private_is_reported(own_stack: Stack) -> None:
+    client, bucket = own_stack.session.client("s3"), own_stack.storage.buckets["StatesBucket"]
+    assert findings(own_stack)["bucket"][0].seen == "private"
+    client.delete_public_access_block(Bucket=bucket)
+    assert wrong(own_stack) == {"bucket": (Verdict.FAIL, Section.STATES)}
+
+
+@pytest.mark.parametrize(
+    ("table", "seen_"),
+    [
+        ("Control", "Control is older than the states"),
+        ("Statuses", "Statuses are older than Control"),
+    ],
+)
+def test_tables_of_another_time_are_reported(own_stack: Stack, table: str, seen_: str) -> None:
+    stack, backup = own_stack, {table: rows(own_stack, table)}
+    assert stack.request("POST", JOIN, {"client": "b"}).status == 200
+    stack.advance(HOUR)
+    put_back(stack, backup, (table,))
+    assert wrong(stack)["tables"] == (Verdict.FAIL, Section.MIXTURE)
+    assert findings(stack)["tables"][0].seen == f"slot 0: {seen_}"
 
 
 def test_dead_letters_and_a_growing_queue_are_reported(stack: Stack) -> None:
@@ -482,7 +527,7 @@ def test_without_the_key_the_doctor_reports_it_though_no_table_can_be_read(
     def refuse(*_: object, **__: object) -> None:
         raise ClientError(error, "Scan")  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Control, "progress", refuse)
+    monkeypatch.setattr(Control, "rows", refuse)
     with pytest.raises(ClientError, match="KMS"):
         findings(stack)
     stack.session.client("kms").disable_key(KeyId=key)
@@ -492,12 +537,12 @@ def test_without_the_key_the_doctor_reports_it_though_no_table_can_be_read(
 def test_tables_that_dynamodb_archives_are_reported(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         module, "described", lambda client, tables: {
-            name: {**each, "TableStatus": "INACCESSIBLE_ENCRYPTION_CREDENTIALS"} if name == "Members" else each
+            name: {**each, "TableStatus": "INACCESSIBLE_ENCRYPTION_CREDENTIALS"} if name == "StepLog" else each
             for name, each in described(client, tables).items()
         },
     )  # fmt: skip
     (finding,) = findings(stack)["encryption key"]
-    assert (finding.verdict, "cannot use the key of Members" in finding.seen) == (Verdict.FAIL, True)
+    assert (finding.verdict, "cannot use the key of StepLog" in finding.seen) == (Verdict.FAIL, True)
 
 
 def test_tables_without_deletion_protection_are_a_warning(own_stack: Stack) -> None:

@@ -258,7 +258,7 @@ def test_the_permissions_name_every_call(stack: Stack) -> None:
     session = boto3.Session("local", "local", region_name="us-east-1")
     session.events.register("before-parameter-build", lambda model, **_: calls.add(model.name))
     explain(described_stack(stack.describe(), session, None), "few", SET, stack.clock.now())
-    assert calls <= {"GetSecretValue", "GetItem", "BatchGetItem", "Query"}
+    assert calls <= {"GetSecretValue", "GetItem", "BatchGetItem", "Query", "GetObject"}
     assert [name for name in calls if name not in PERMISSIONS] == []
 
 

@@ -1,33 +1,41 @@
-"""`kanon operate new-generation` on the tables themselves: its first step, the data that it keeps, and
-interruptions."""
+"""`kanon operate new-generation` on tables and bucket: its first step, the data that it keeps, and interruptions."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kanon.dynamo.tables import table_ids
-from kanon.errors import ConfigurationError
-from kanon.gate.evaluation import Evaluation, NoiseKeys
+from kanon.dynamo.transactions import all_or_none
+from kanon.errors import ConfigurationError, UndecodableMembersError
+from kanon.gate.deciding import NoiseKeys
+from kanon.gate.evaluation import Evaluation, Recorded
 from kanon.gate.generations import as_recorded, in_force, recorded_generations
 from kanon.gate.mechanism.above_threshold import SetState
+from kanon.gate.mechanism.columns import States
 from kanon.gate.mechanism.members import Member
+from kanon.gate.merging import UNKNOWN
+from kanon.gate.parts import Part
 from kanon.gate.schedule import Schedule
 from kanon.gate.settings import LogGenerationEntry, NoiseKeyEntry
 from kanon.gate.slots import Layouts
-from kanon.gate.storage.aws.step_log import Row, partition
+from kanon.gate.storage.aws.control import Place, Progress
+from kanon.gate.storage.aws.parts import Listed, PartObjects, run_of
 from kanon.gate.types import Type
 from kanon.operate import generation
 from kanon.operate.changes import ChangeRefusedError
 from kanon.operate.generation import begin, situation
-from tests.integration.gate.tables import Running, Tables, fresh, running, states_of, write
+from tests.integration.gate.tables import Running, Tables, cross, fresh, joined_parts, running, states_of
 from tests.unit.examples import KEY, SMALL, TWO_SLOTS
 
 PERIOD, START = 3600, 1000
-# The phase of each is (START - 1) % 6: an instance begins at START - 1, the next one at START + 5.
 NAMES = [bytes([n]) * 31 + bytes([3]) for n in (6, 42, 132, 204)]
 SCHEDULE = Schedule(PERIOD, 120, 150, 1800, 60, 604_800)
+SLOTS = (Place(0, 0), Place(0, 1))
+NUMBER = 1
+"""The number of the type."""
 
 
 @pytest.fixture(scope="module")
@@ -61,19 +69,37 @@ class Service:
         self.evaluate = Settings(dict(self.tables.names))
         self.tables.layouts = TWO_SLOTS
         self.ids = {name: f"{name}-1" for name in self.tables.names}
-        for slot in (0, 1):
-            self.tables.mark(slot, START)
-            self.statuses.move_horizon(slot, START, 0)
-        for n, name in enumerate(NAMES):
-            state = SetState((Member(n, START),), (), START, START + 3 if n == 0 else None)
-            self.members.put(name, "small", state, 8, 10**10)
+        self.control.type_numbers(["small"])
+        for place in SLOTS:
+            sets = [
+                (name, SetState((Member(n, START),), (), START, START + 3 if n == 0 else None))
+                for n, name in enumerate(NAMES)
+                if TWO_SLOTS.entries[0].slot_of(name) == place.slot
+            ]
+            row = self.control.lease(place, "worker", 0, 1)
+            assert row is not None
+            keys, types = np.array([name for name, _ in sets], "S32"), np.full(len(sets), NUMBER, np.uint8)
+            part = Part.empty().with_sets(keys, types)
+            part = part.with_states(np.ones(len(sets), bool), States.of(sets), np.full(len(sets), START + 5))
+            kept = []
+            for step in (START - 1, START):
+                piece = self.parts(place).put(part, step, row.run, "00" if place.slot == 0 else "80")
+                kept.append(self.parts(place).put_list(Listed(step, (piece,)), row.run))
+            self.control.restate(place, row.run, START, kept)
+            self.control.release(place, row.run)
+            self.show(place.slot, START)
         self.control.check("evaluate", as_recorded(0, self.ids))
 
     longest_memory = 41
     control = property(lambda self: self.tables.control)
-    members = property(lambda self: self.tables.members)
     statuses = property(lambda self: self.tables.statuses)
     log = property(lambda self: self.tables.log)
+
+    def show(self, slot: int, step: int) -> None:
+        assert all_or_none(self.tables.client, self.statuses.horizon_moves(slot, step, 0)[1:]) is None
+
+    def parts(self, place: Place) -> PartObjects:
+        return self.tables.parts(place)
 
     def client(self, _: str) -> Any:
         return self.tables.client
@@ -85,22 +111,32 @@ class Service:
     def begin(self, now: float = (START + 1) * PERIOD + 200.0) -> tuple[LogGenerationEntry, ...]:
         return begin(self, now)  # type: ignore[arg-type]
 
+    def empty_control(self) -> None:
+        client = self.tables.other_client()
+        for item in self.tables.items("Control"):
+            if item["name"]["S"].startswith("slot#"):
+                client.delete_item(TableName=self.tables.names["Control"], Key={"name": item["name"]})
+
     @property
     def marks(self) -> set[int | None]:
-        return {progress.evaluated_through for progress in self.control.progress()}
+        return {row.evaluated_through for _, row in self.control.rows()}
+
+    @property
+    def stored(self) -> Part:
+        return joined_parts([self.tables.stored(0), self.tables.stored(1)])
 
     def state(self, name: bytes) -> SetState:
-        found: SetState = states_of(self.members, [name])[name]
-        return found
-
-    def woken(self, step: int) -> set[bytes]:
-        return {each.set_key for slot in (0, 1) for each in self.tables.touched(step, slot)}
+        return states_of(self.stored)[name]
 
     def worker(self) -> Evaluation:
-        types = self.evaluate.read_types()
+        def recorded() -> Recorded:
+            return Recorded({"small": NUMBER}, frozenset())
+
         return Evaluation(
-            types, NoiseKeys(((0, KEY),)), "deployment", self.schedule, self.log, self.members, self.statuses,
-            self.control, lambda: None, in_force(self.evaluate.log_generations),
+            types=self.evaluate.read_types(), numbers={}, retired=frozenset(), noise_keys=NoiseKeys(((0, KEY),)),
+            deployment="deployment", schedule=self.schedule, log=self.log, parts_of=self.parts,
+            statuses=self.statuses, control=self.control, check_control=recorded,
+            generation=in_force(self.evaluate.log_generations),
         )  # fmt: skip
 
     def run(self, step: int) -> None:
@@ -121,33 +157,42 @@ def test_an_engine_without_ids_distinguishes_tables_by_name(moto: Running) -> No
     assert table_ids(tables.client, tables.names) == tables.names
 
 
-def test_the_first_step_follows_the_marks_and_every_set_is_woken_in_it(service: Service) -> None:
+def test_the_first_step_follows_the_marks_and_only_the_new_manifest_is_kept(service: Service) -> None:
     service.replace("StepLog")
+    before = states_of(service.stored)
     assert situation(service).replaced == ["StepLog"]  # type: ignore[arg-type]
     assert service.begin() == (LogGenerationEntry(log="StepLog-1x", from_step=START + 1),)
     assert service.marks == {START}
-    assert service.woken(START + 1) == set(NAMES)
+    assert states_of(service.stored) == before
     assert recorded_generations(service.control.recorded("evaluate"))[START + 1] == service.ids
-    assert [progress.lease_until for progress in service.control.progress()] == [None, None]
+    rows = [row for _, row in service.control.rows()]
+    assert [(len(row.kept), row.lease_until) for row in rows] == [(1, None), (1, None)]
+    service.evaluate.log_generations = (LogGenerationEntry(log="StepLog-1x", from_step=START + 1),)
+    service.run(START + 1)
+    assert service.marks == {START + 1}
 
 
-@pytest.mark.parametrize("trace", ["mark", "resume", "horizon", "set", "crossing"])
+@pytest.mark.parametrize("trace", ["mark", "begun", "horizon", "crossing"])
 def test_the_first_step_is_after_every_trace_of_an_evaluation(service: Service, trace: str) -> None:
     """A worker that died inside the next step has left one of these traces; its writes will become visible."""
-    if trace == "mark":
-        service.control.advance(1, START, START + 1)
-    if trace == "resume":
-        service.control.lease(1, "worker", 0, 1)
-        service.control.release(1, "worker", (START + 1, NAMES[2]))
+    if trace in ("mark", "begun"):
+        row = service.control.lease(SLOTS[1], "worker", 0, 1)
+        assert row is not None
+        if trace == "mark":
+            service.control.restate(SLOTS[1], row.run, START + 1, row.kept)
+        else:
+            service.control.record_decided(SLOTS[1], row.run, START + 1, Progress(row.manifest, "draft", 0))
+        service.control.release(SLOTS[1], row.run)
     if trace == "horizon":
-        service.statuses.move_horizon(1, START + 1, 0)
-    if trace == "set":
-        write(service.members, NAMES[0], "small", SetState((), (), START + 1), 8, 10**10)
+        service.show(1, START + 1)
     if trace == "crossing":
-        service.statuses.write(NAMES[0], (START + 1,), 10**10)
+        cross(service.statuses, NAMES[0], (START + 1,), 10**10)
     service.replace("StepLog")
     assert [entry.from_step for entry in service.begin()] == [START + 2]
     assert service.marks == {START + 1}
+    assert all(row.progress is None for _, row in service.control.rows())
+    if trace == "crossing":
+        assert service.state(NAMES[0]).crossings == (START + 1,)
 
 
 @pytest.mark.parametrize("table", ["Control", "Statuses"])
@@ -158,35 +203,56 @@ def test_if_marks_or_answers_are_lost_the_clock_gives_the_first_step(service: Se
     assert service.marks == {START + 8}
 
 
+def test_if_control_is_lost_the_states_are_found_in_the_bucket_and_no_name_is_used_twice(service: Service) -> None:
+    service.run(START + 3)  # a wake-up in slot 0
+    before, names = states_of(service.stored), service.tables.objects()
+    service.empty_control()
+    service.replace("Control")
+    assert service.begin((START + 9) * PERIOD + 200.0)[0].from_step == START + 9
+    assert states_of(service.stored) == before
+    new = {*service.tables.objects()} - {*names}
+    assert len(new) == 4
+    for place in SLOTS:
+        runs = [{run_of(name) for name in each if name.startswith(place.folder)} for each in (new, names)]
+        assert min(runs[0]) > max(runs[1])
+
+
+def test_a_part_that_is_missing_is_not_taken_as_empty(service: Service) -> None:
+    (name, *_) = [name for name in service.tables.objects() if name.endswith(".part") and f"/{START}-" in name]
+    service.tables.s3.delete_object(Bucket=service.tables.bucket, Key=name)
+    with pytest.raises(UndecodableMembersError):
+        service.begin()
+
+
 def test_a_control_without_any_record_counts_as_replaced(service: Service) -> None:
     client = service.tables.other_client()
     client.delete_item(TableName=service.tables.names["Control"], Key={"name": {"S": "function#evaluate"}})
-    assert situation(service).replaced == ["Control", "Members", "Statuses", "StepLog"]  # type: ignore[arg-type]
+    assert situation(service).replaced == ["Control", "Statuses", "StepLog"]  # type: ignore[arg-type]
     assert service.begin((START + 9) * PERIOD + 200.0)[0].from_step == START + 9
 
 
-def test_a_crossing_that_only_one_table_has_is_copied_to_the_other(service: Service) -> None:
+def test_a_crossing_that_only_states_or_statuses_have_is_copied_to_the_other(service: Service) -> None:
     state = service.state(NAMES[0])
-    service.statuses.write(NAMES[0], (START - 8, START), 10**10)  # Members were restored
-    service.members.put(NAMES[1], "small", SetState(state.members, (START - 1,), START), 8, 10**10)  # Statuses were
-    service.statuses.write(b"x" * 32, (START,), 10**10)  # its Members item is gone
-    service.replace("Members")
+    cross(service.statuses, NAMES[0], (START - 8, START), 10**10)
+    cross(service.statuses, b"x" * 32, (START,), 10**10)  # its states are lost
     service.begin()
-    assert service.state(NAMES[0]).crossings == (START - 8, START)
-    assert service.state(NAMES[0]).members == state.members
-    assert service.statuses.crossings([NAMES[1]]) == {NAMES[1]: (START - 1,)}
-    assert service.state(b"x" * 32) == SetState(crossings=(START,), evaluated=START)
-    assert service.woken(START + 1) == set(NAMES)
+    assert service.state(NAMES[0]) == replace(state, crossings=(START - 8, START), evaluated=None)
+    assert service.state(b"x" * 32) == SetState(crossings=(START,))
+    assert UNKNOWN in service.stored.types.tolist()
+    client = service.tables.other_client()
+    client.delete_item(TableName=service.tables.names["Statuses"], Key={"set_key": {"B": NAMES[0]}})  # restored
+    service.begin()
+    assert service.statuses.crossings([NAMES[0]]) == {NAMES[0]: (START - 8, START)}
 
 
 def test_a_leased_slot_is_refused_and_nothing_is_changed(service: Service) -> None:
     service.replace("StepLog")
-    before = service.tables.items("Members"), service.control.recorded("evaluate")
-    service.control.lease(1, "worker", 0, 10**9)
+    before = service.tables.objects(), service.control.recorded("evaluate")
+    service.control.lease(SLOTS[1], "worker", 0, 10**9)
     with pytest.raises(ChangeRefusedError, match=r"^a worker holds slot 1: wait until its lease expires$"):
         service.begin()
-    assert (service.tables.items("Members"), service.control.recorded("evaluate")) == before
-    assert service.control.lease(0, "another", 0, 1) is not None  # given back
+    assert (service.tables.objects(), service.control.recorded("evaluate")) == before
+    assert service.control.lease(SLOTS[0], "another", 0, 1) is not None  # given back
 
 
 def test_a_further_generation_begins_after_the_previous_one(service: Service) -> None:
@@ -210,36 +276,40 @@ def test_generations_missing_from_a_restored_control_are_kept(service: Service) 
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["Control is there", "Control is lost"])
 def test_after_an_interruption_before_any_write_a_second_run_has_the_same_result(
-    moto: Running, monkeypatch: pytest.MonkeyPatch
+    moto: Running, monkeypatch: pytest.MonkeyPatch, lost: bool
 ) -> None:
     def ending(cut: int) -> tuple[Any, int]:
         service = Service(fresh(moto))
         monkeypatch.setattr(generation, "table_ids", lambda *_: dict(service.ids))
-        service.statuses.write(NAMES[0], (START,), 10**10)
-        service.members.put(NAMES[1], "small", SetState((Member(1, START),), (START,), START), 8, 10**10)
-        service.statuses.write(b"x" * 32, (START,), 10**10)
-        service.control.advance(1, START, START + 1)
-        service.replace("StepLog", "Members")
+        cross(service.statuses, NAMES[0], (START,), 10**10)
+        cross(service.statuses, b"x" * 32, (START,), 10**10)
+        service.replace("StepLog", *(["Control"] if lost else []))
+        if lost:
+            service.empty_control()
         writes = 0
 
         def before(model: Any, **_: Any) -> None:
             nonlocal writes
-            is_write = model.name in ("PutItem", "UpdateItem", "BatchWriteItem")
+            is_write = model.name in ("PutItem", "UpdateItem", "TransactWriteItems", "PutObject")
             writes += is_write
             if is_write and writes == cut:
                 raise KeyboardInterrupt
 
-        service.tables.client.meta.events.register("before-call.dynamodb", before)
+        for client, name in ((service.tables.client, "dynamodb"), (service.tables.s3, "s3")):
+            client.meta.events.register(f"before-call.{name}", before)
         if cut:
             with pytest.raises(KeyboardInterrupt):
                 service.begin()
-        listed, all_writes = service.begin((START + 3) * PERIOD), writes
-        rows = [service.tables.items(table) for table in ("StepLog", "Members", "Statuses", "Control")]
-        return (listed, rows), all_writes
+            for place, row in service.control.rows():  # the leases have expired
+                service.control.release(place, row.run)
+        listed, all_writes = service.begin(), writes
+        statuses = service.tables.items("Statuses")
+        return (listed, states_of(service.stored), service.marks, statuses), all_writes
 
     whole, writes = ending(0)
-    assert writes == 14
+    assert writes >= 11
     for cut in range(1, writes + 1):
         assert ending(cut)[0] == whole, cut
 
@@ -257,34 +327,11 @@ def test_a_slot_with_steps_before_its_generation_is_not_evaluated(service: Servi
 def test_no_step_is_evaluated_while_tables_are_replaced(service: Service) -> None:
     worker = service.worker()
 
-    def refused() -> None:
+    def refused() -> Recorded:
         raise ConfigurationError("another table")
 
     worker.check_control = refused
     with pytest.raises(ConfigurationError, match="another table"):
         worker.run(0, "worker", lambda: (START + 2) * PERIOD + 200.0, lambda: 1e9)
     assert service.marks == {START}
-    assert service.control.lease(0, "another", 0, 1) is not None  # given back
-
-
-def test_a_lost_wake_up_is_written_again(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stored Members name the same step, but the row was in the replaced log."""
-    crowd = tuple(Member(token, START) for token in range(SMALL.members_kept))
-    service.replace("StepLog")
-    service.members.put(NAMES[0], "small", SetState(crowd, (START,), START), 8, 10**10)
-    service.evaluate.log_generations = service.begin()
-    service.run(START + 1)
-    planned = service.state(NAMES[0]).wake_up
-    assert planned is not None  # surely above in the next instance
-    for item in service.tables.items("StepLog"):
-        service.tables.other_client().delete_item(
-            TableName=service.tables.names["StepLog"], Key={name: item[name] for name in ("step_slot", "set_token")}
-        )
-    again = SetState(crowd, (START,), START, planned)
-    service.members.put(NAMES[0], "small", again, 8, 10**10)
-    service.log.put(Row(START + 2, NAMES[0], None, "small", 10**10))
-    service.evaluate.log_generations = (LogGenerationEntry(log="l", from_step=START + 2),)
-    service.run(START + 2)
-    assert service.state(NAMES[0]).wake_up == planned
-    rows = {(item["step_slot"]["B"], item["set_token"]["B"]) for item in service.tables.items("StepLog")}
-    assert (partition(planned, TWO_SLOTS.entries[0], 0), NAMES[0]) in rows
+    assert service.control.lease(SLOTS[0], "another", 0, 1) is not None  # given back

@@ -1,18 +1,20 @@
 """Errors that stop the service until an operator acts: the functions that stop, and the repair by the runbook."""
 
 import json
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from kanon.client import encoded
+from kanon.gate.merging import UNKNOWN
 from kanon.gate.names import set_key
+from kanon.gate.storage.aws.control import Place
 from kanon.keys import fetch_secret
 from kanon.local import Stack
-from kanon.operate.changes import REPAIR, newest_change
+from kanon.operate.repair import damaged
 from tests.conftest import START
+from tests.e2e.gate.backups import objects, put_object, states
 from tests.e2e.gate.oracle import Oracle
 from tests.integration.gate.doctor_view import operate, seen, wrong
 from tests.snapshot import Snapshot
@@ -84,9 +86,9 @@ def evaluates(stack: Stack) -> bool:
 
 
 def mark(stack: Stack) -> int:
-    (progress,) = seen(stack).control.progress()
-    assert progress.evaluated_through is not None
-    return progress.evaluated_through
+    (through,) = seen(stack).marks.values()
+    assert through is not None
+    return through
 
 
 def stopped(stack: Stack) -> list[dict[str, Any]]:
@@ -162,113 +164,107 @@ def test_a_changed_key_stops_the_functions_that_read_it_until_it_is_restored(
     assert set(wrong(stack)) <= {"dead letters"}
 
 
-# Members that cannot be decoded
+# States that cannot be read
 
 
-def damage(stack: Stack, name: bytes, change: Callable[[bytes], bytes]) -> tuple[bytes, dict[str, Any]]:
-    """Change the packed members of a set of type ``a``; its key and the item as it was."""
-    pepper = fetch_secret(stack.session.client("secretsmanager"), "set-pepper", arn(stack, "SetPepper"))
-    key, client = set_key(pepper, "a", name), stack.session.client("dynamodb")
-    place = {"TableName": stack.storage.tables["Members"], "Key": {"set_key": {"B": key}}}
-    item: dict[str, Any] = client.get_item(**place)["Item"]
-    client.put_item(
-        TableName=stack.storage.tables["Members"],
-        Item={**item, "members": {"B": change(bytes(item["members"]["B"]))}},
+def key_of(stack: Stack, name: bytes) -> bytes:
+    """The key of a set of type ``a``."""
+    return set_key(
+        fetch_secret(stack.session.client("secretsmanager"), "set-pepper", arn(stack, "SetPepper")), "a", name
     )
-    return key, item
 
 
+def damage(stack: Stack, change: Callable[[bytes], bytes | None], *, the_list: bool = False) -> tuple[str, bytes]:
+    """Change the object with the states, or the list of them; its name, and its content as it was."""
+    manifest = seen(stack).control.row(Place(0, 0)).manifest or ""
+    (piece,) = seen(stack).parts(Place(0, 0)).list_of(manifest).pieces
+    name = manifest if the_list else piece.name
+    content = objects(stack)[name]
+    put_object(stack, name, change(content))
+    return name, content
+
+
+@pytest.mark.parametrize("the_list", [True, False], ids=["list", "part"])
 @pytest.mark.parametrize(
-    "change",
-    [lambda b: b"\x02" + b[1:], lambda b: b[:-1], lambda _: b"", lambda b: b[:4]],
-    ids=["newer format", "cut inside a member", "empty", "cut inside the head"],
-)
-def test_unreadable_members_stop_their_slot_and_no_log_line_names_a_set(
-    stack: Stack, oracle: Oracle, change: Callable[[bytes], bytes]
+    "change", [lambda _: None, lambda b: b[:-1], lambda _: b"", lambda b: b[:40] + b"?" + b[41:]],
+    ids=["missing", "cut", "empty", "changed"],
+)  # fmt: skip
+def test_unreadable_states_stop_their_slot_and_no_log_line_names_a_set(
+    stack: Stack, oracle: Oracle, change: Callable[[bytes], bytes | None], the_list: bool
 ) -> None:
-    key, item = damage(stack, SETS[7], change)
+    name, content = damage(stack, change, the_list=the_list)
     oracle.join_all([("a", SETS[7], "new")])
     assert not evaluates(stack)
     assert (join(stack), query(stack)) == (200, 200)
     assert {line["kind"] for line in stopped(stack)} == {"UndecodableMembersError"}
     text = stack.logs.getvalue()  # type: ignore[attr-defined]
+    key = key_of(stack, SETS[7])
     shown = json.dumps(repr(key))[1:-1]  # as a line of JSON holds it
-    assert not [name for name in (key.hex(), shown, urlsafe_b64encode(SETS[7]).decode()) if name in text]
-    # The newer version that wrote the item reads it: nothing was lost.
-    stack.session.client("dynamodb").put_item(TableName=stack.storage.tables["Members"], Item=item)
+    assert not [each for each in (key.hex(), shown, encoded(SETS[7])) if each in text]
+    put_object(stack, name, content)  # nothing was lost
     assert catches_up(oracle) == 0
 
 
-def test_repairing_damaged_members_resets_their_count_and_resumes_their_slot(stack: Stack, oracle: Oracle) -> None:
+@pytest.mark.parametrize("the_list", [True, False], ids=["list", "part"])
+def test_a_repair_resets_counts_keeps_statuses_and_resumes_the_slot(
+    stack: Stack, oracle: Oracle, the_list: bool
+) -> None:
     crossed = oracle.answers()
-    true, false = (next(n for n in SETS if crossed["a", n] is value) for value in (True, False))
-    for name in (true, false):
-        damage(stack, name, lambda packed: packed[:-1])
-    oracle.join_all([("a", name, "one more") for name in (true, false)])
+    assert {*crossed.values()} == {True, False}
+    through = mark(stack)
+    damage(stack, lambda _: None, the_list=the_list)
+    joins = [(t, name, "one more") for t in TYPES for name in SETS]
+    oracle.join_all(joins)
     assert not evaluates(stack)
     assert operate(stack, "repair", answer="n\n")[0] == 1
     assert not evaluates(stack)
     code, output = operate(stack, "repair", "--yes")
-    assert (code, "2 Members items cannot be decoded" in output) == (0, True), output
-    assert "newer version" not in output
+    assert (code, "slot 0: " + ("the list of its parts" if the_list else "1 of 1 parts") in output) == (0, True), output
+    assert damaged(seen(stack)) == {}
+    assert len(seen(stack).control.row(Place(0, 0)).kept) == 1
+    assert mark(stack) == through
+    kept = states(stack)
+    assert len(kept) == sum(crossed.values())
+    assert {number for number, _ in kept.values()} == {UNKNOWN}
 
-    rest = Oracle(stack)  # for the two sets no earlier join counts
+    rest = Oracle(stack)  # no earlier join counts
     rest.now_step = oracle.now_step
-    rest.hear([("a", name, "one more") for name in (true, false)])
-    last = int(stack.clock.now() // 3600)
+    rest.hear(joins)
+    last, lasting = int(stack.clock.now() // 3600), {place for place, above in crossed.items() if above}
     stack.advance_to((last + 1) * 3600 + 1800)
-    was_true = True
     for step in range(oracle.now_step, last + 16):
-        expected, anew = oracle.pass_step(), rest.pass_step()
+        expected, _ = oracle.pass_step(), rest.pass_step()
         if step < last:
             continue
         if step > last:
             stack.advance(3600)
-        answered = oracle.answers(step)
-        for name in (true, false):
-            assert not answered["a", name] or expected["a", name]  # too low, never too high
-        was_true &= answered["a", true]  # until its instance ends, and then no more
-        assert answered["a", true] is was_true
-        assert answered["a", false] is anew["a", false] is False
-        others = [place for place in expected if place not in (("a", true), ("a", false))]
-        assert [answered[place] for place in others] == [expected[place] for place in others]
-    assert not was_true
+        true = {place for place, above in oracle.answers(step).items() if above}
+        assert true <= {place for place, above in expected.items() if above}  # too low, never too high
+        assert true <= lasting  # until its instance ends, and then no more
+        lasting = true
+    assert not lasting
+    assert "states" not in wrong(stack)
 
 
-def test_a_repaired_set_is_as_new_as_its_slot_of_any_layout_and_outlives_an_instance(stack: Stack) -> None:
-    through = mark(stack)
-    (entry,) = json.loads(stack.functions["evaluate"].environment["KANON_SLOTS"])
-    deploy(stack, KANON_SLOTS=json.dumps([entry, {**entry, "slots": 2, "from_step": through + 1}]))
-    seen(stack).control.advance(1, None, through + 5)
-    keys = [damage(stack, name, lambda packed: packed[:-1])[0] for name in SETS]
-    assert operate(stack, "repair", "--yes")[0] == 0
-    assert newest_change(seen(stack).control) == (through + 6, REPAIR), "the step that a worker may have begun"
-    items = {item["set_key"]["B"]: item for item in seen(stack).members.items()}
-    newest = {0: through, 1: through + 5}
-    slots = {key: seen(stack).evaluate.layouts.entries[1].slot_of(key) for key in keys}
-    assert set(slots.values()) == set(newest)
-    for key, slot in slots.items():
-        assert int(items[key]["evaluated"]["N"]) == newest[slot]
-        assert int(items[key]["ttl"]["N"]) == seen(stack).schedule.expiry(newest[slot] + 1 + TYPES["a"]["window"])
+def test_a_repair_without_damage_changes_nothing(stack: Stack) -> None:
+    before = objects(stack)
+    assert "Every object of states can be read: nothing was changed." in operate(stack, "repair")[1]
+    assert objects(stack) == before
 
 
 def test_a_suppressed_set_that_is_repaired_does_not_cross_a_second_time(stack: Stack, oracle: Oracle) -> None:
-    crossed = oracle.answers()
-    name = next(n for n in SETS if crossed["a", n])
-    key, item = damage(stack, name, lambda packed: packed[:-1])
+    name = next(n for n in SETS if oracle.answers()["a", n])
+    key = key_of(stack, name)
+    before = states(stack)[key][1].crossings
+    assert before
+    damage(stack, lambda _: None)
     assert operate(stack, "suppress", f"a/{encoded(name)}", "--yes")[0] == 0
     assert operate(stack, "repair", "--yes")[0] == 0
-    (state,) = seen(stack).members.read([key]).states()
-    assert state.crossings == tuple(int(step["N"]) for step in item["crossings"]["L"])
-
-
-def test_a_repair_warns_about_members_that_a_newer_version_wrote(stack: Stack, oracle: Oracle) -> None:
-    assert oracle.types
-    damage(stack, SETS[0], lambda packed: b"\x02" + packed[1:])
-    _, output = operate(stack, "repair", answer="n\n")
-    assert "1 of them have the format of a newer version" in output
-    assert operate(stack, "repair", "--yes")[0] == 0
-    assert "Every Members item can be decoded" in operate(stack, "repair")[1]
+    assert states(stack)[key][1].crossings == before
+    oracle.join_all([("a", name, f"crowd {n}") for n in range(12)])
+    assert evaluates(stack)
+    number, state = states(stack)[key]
+    assert (number != UNKNOWN, len(state.members) > 7, state.crossings) == (True, True, before)
 
 
 # Sets that are suppressed

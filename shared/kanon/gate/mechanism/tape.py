@@ -34,6 +34,12 @@ def check_set_key(set_key: bytes) -> None:
         raise ValueError(f"a set key is {SET_KEY_BYTES} bytes, not {len(set_key)}")
 
 
+def following(set_key: bytes) -> bytes | None:
+    """The next set key; None after the last one."""
+    number = int.from_bytes(set_key, "big") + 1
+    return number.to_bytes(SET_KEY_BYTES, "big") if number < 1 << 8 * SET_KEY_BYTES else None
+
+
 @dataclass(frozen=True)
 class LogGeneration:
     """A log that replaced another one. All noise of its steps is new.

@@ -181,10 +181,10 @@ def test_objects_that_are_missing_or_were_changed_are_refused(tables: Tables) ->
     for key, read in ((piece.name, lambda: parts.read(piece)), (name, lambda: parts.list_of(name))):
         read()
         tables.s3.put_object(Bucket=tables.bucket, Key=key, Body=b"{}")
-        with pytest.raises(UndecodableMembersError, match=f"^the object {key} is not the one that was written$"):
+        with pytest.raises(UndecodableMembersError, match="of the bucket of states is not as it was written"):
             read()
         tables.s3.delete_object(Bucket=tables.bucket, Key=key)
-        with pytest.raises(UndecodableMembersError, match=f"^the object {key} is missing from the bucket of states$"):
+        with pytest.raises(UndecodableMembersError, match="of the bucket of states is missing"):
             read()
 
 

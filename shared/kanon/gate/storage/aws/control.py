@@ -39,6 +39,11 @@ class Place(NamedTuple):
         """The prefix of its objects."""
         return f"{self.layout}/{self.slot}/"
 
+    def before(self, layouts: Layouts) -> "list[Place]":
+        """The slots of the layout before, from which its first parts come."""
+        slots = layouts.preceding(self.slot, self.layout)
+        return [Place(layouts.at(self.layout - 1).from_step, slot) for slot in slots]
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -157,12 +162,7 @@ class Control(Fingerprints):
             LeaseLostError: the run is over.
         """
         update = "SET basis = :basis, draft = :draft, written = :written, begun = :step"
-        values = {
-            ":basis": {"S": progress.base},
-            ":draft": {"S": progress.draft},
-            ":written": {"N": str(progress.written)},
-            ":step": {"N": str(step)},
-        }
+        values = {**_progress(progress), ":step": {"N": str(step)}}
         # A recovery goes back to earlier steps, and `begun` stays.
         if self._update(_name(place), update, f"{IF_CURRENT} AND {_UNLESS_BEGUN}", _values(run, values)) is None:
             shorter = update.removesuffix(", begun = :step")
@@ -200,6 +200,45 @@ class Control(Fingerprints):
                 return
             if refused[0] is not None:
                 raise lost(place)
+
+    def restate(self, place: Place, run: int, step: int, kept: Sequence[str], progress: Progress | None = None) -> None:
+        """Put other states in the place of those of a slot, and let its horizon and ``begun`` stay. For a command.
+
+        Args:
+            place: the slot.
+            run: the run of the command.
+            step: the mark.
+            kept: the manifests from which a recovery may start, oldest first; the newest is that of the mark.
+            progress: what is decided of the next step.
+
+        Raises:
+            LeaseLostError: the run is over.
+        """
+        update = "SET evaluated_through = :step, kept = :kept, manifest = :manifest"
+        values: dict[str, Any] = {
+            ":step": {"N": str(step)},
+            ":kept": {"L": [{"S": name} for name in kept]},
+            ":manifest": {"S": kept[-1]},
+        }
+        if progress is None:
+            update += " REMOVE basis, draft, written"
+        else:
+            update += ", basis = :basis, draft = :draft, written = :written"
+            values |= _progress(progress)
+        if self._update(_name(place), update, IF_CURRENT, _values(run, values)) is None:
+            raise lost(place)
+
+    def raise_run(self, place: Place, run: int, above: int) -> int:
+        """A new run of a leased slot, later than ``above``: objects may have names of runs that Control has lost.
+
+        Raises:
+            LeaseLostError: the run is over.
+        """
+        new = max(run, above) + 1
+        values = _values(run, {":new": {"N": str(new)}})
+        if self._update(_name(place), "SET run = :new", IF_CURRENT, values) is None:
+            raise lost(place)
+        return new
 
     def begin_command(self) -> int:
         """The number of a new command. :meth:`retire` is refused if another one has begun since."""
@@ -293,6 +332,14 @@ def _commit(before: SlotRow, commit: Commit) -> tuple[str, str, dict[str, Any]]:
 
 def _values(run: int, more: dict[str, Any] | None = None) -> dict[str, Any]:
     return {":run": {"N": str(run)}, **(more or {})}
+
+
+def _progress(progress: Progress) -> dict[str, Any]:
+    return {
+        ":basis": {"S": progress.base},
+        ":draft": {"S": progress.draft},
+        ":written": {"N": str(progress.written)},
+    }
 
 
 def _row(item: Item) -> SlotRow:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 ABSENT = frozenset({"NoSuchKey", "404"})
 DELETES_A_CALL = 1000
+REMEDY = "`kanon operate replay` computes the states again"
+"""Names of objects are not told: a log would show how many there are."""
 
 
 class Listed(NamedTuple):
@@ -81,9 +83,19 @@ class PartObjects:
         found = json.loads(self._read(name, name.removesuffix(".list").rpartition("-")[2]))
         return Listed(found["step"], tuple(Piece(*each) for each in found["pieces"]), found["end"], found["last"])
 
+    def has(self, name: str) -> bool:
+        """Whether an object is there."""
+        try:
+            self._client.head_object(Bucket=self._bucket, Key=name)
+        except self._client.exceptions.ClientError as error:
+            if error.response["Error"]["Code"] not in ABSENT:
+                raise
+            return False
+        return True
+
     def sweep(self, named: Collection[str], run: int) -> None:
         """Delete the objects of runs before ``run`` except these."""
-        unnamed = (key for key in self._keys() if key not in named and run_of(key) < run)
+        unnamed = (key for key in self.names() if key not in named and run_of(key) < run)
         for keys in chunks(unnamed, DELETES_A_CALL):
             answer = self._client.delete_objects(
                 Bucket=self._bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
@@ -103,12 +115,13 @@ class PartObjects:
         except self._client.exceptions.ClientError as error:
             if error.response["Error"]["Code"] not in ABSENT:
                 raise
-            raise UndecodableMembersError(f"the object {name} is missing from the bucket of states") from error
+            raise UndecodableMembersError(f"an object of the bucket of states is missing: {REMEDY}") from error
         if sha256(content).hexdigest() != digest:
-            raise UndecodableMembersError(f"the object {name} is not the one that was written")
+            raise UndecodableMembersError(f"an object of the bucket of states is not as it was written: {REMEDY}")
         return content
 
-    def _keys(self) -> Iterator[str]:
+    def names(self) -> Iterator[str]:
+        """The names of all objects."""
         for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._folder):
             yield from (item["Key"] for item in page.get("Contents", ()))
 

@@ -130,7 +130,7 @@ class Statuses(KeyedTable):
         }
 
     def read(
-        self, set_keys: Iterable[bytes], slots: Iterable[int]
+        self, set_keys: Iterable[bytes], slots: Iterable[int], *, consistent: bool = False
     ) -> tuple[dict[bytes, tuple[int, ...]], dict[int, Horizon]]:
         """The crossings of the sets and the horizons of the slots that have any.
 
@@ -140,7 +140,7 @@ class Statuses(KeyedTable):
             ThrottledError: some keys were not answered; do not read them as false.
         """
         keys = [*set_keys, *(key_of_slot(slot) for slot in slots)]
-        found = self._get(keys, SHOWN, consistent=False)
+        found = self._get(keys, SHOWN, consistent=consistent)
         crossings = {key: _shown(item) for key, item in found.items() if len(key) > 1}
         return crossings, _horizons(found)
 
