@@ -331,6 +331,9 @@ class Evaluation(Decisions):
             seen = min((step for step in before if step is not None), default=None)
         holds = (type_.parameters for type_ in self.types.values())
         hold = min(each.window if each.restart is None else each.restart.hold for each in holds)
+        row = run.row
+        if row.horizon is not None and row.evaluated_through is not None and seen == row.horizon.through:
+            seen = max(seen, row.evaluated_through)  # nothing crossed in steps that a command has skipped
         return run.last if seen is None else seen + hold
 
     def _seen(self, row: SlotRow, now: float) -> int | None:
