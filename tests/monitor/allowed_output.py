@@ -179,7 +179,8 @@ _NUMBERS = re.compile(
     r"(?:steps?|slots?|begins? at step|format|key|types? and keys|at least|at most|less than|than or equal to|line|"
     r"column|char|1 to|of 1|larger than|not|are|refused|of)[ ]\d+\b"
     r"|\b\d+ (?:slots|types|bytes|items?|characters?|hashes|messages|of|to 64)\b"
-    r"|(?:send|give) 0\.1 or 1\.0|above 0|0 to 100|2\^64|such as (?:2026-01-31|\"10\" or \"1e-8\")|1e-12 up to [\d.e-]+"
+    r"|(?:send|give) 0\.1 or 1\.0|above 0|0 to 100|2\^64|1e-12 up to [\d.e-]+"
+    r"|such as (?:2026-01-31(?:T00:00:00Z)?|\"10\" or \"1e-8\")"
     r"|(?:over|after) \d\d days|(?:more than|at most) [\d,]+ (?:reports|MiB|objects|units|rows|shards|keys)|256 MiB"
     r"|pattern '[^']*'|/v1/|noise.key[/ ][\w-]+|(?i:utf-8)|base64(?:url)?|\d+ of \d+ messages"
 )

@@ -42,7 +42,7 @@ ROW_UNITS = 2
 """Write units of a slot's row, with the names of the manifests that are kept."""
 FIXED_WRITES = ROW_UNITS + TRANSACTED * (ROW_UNITS + 1)
 """Write units per slot and step: the lease; mark, manifest and horizon in one transaction."""
-FIXED_READS = 3
+FIXED_READS = 4
 """Read units per slot and step, besides one for each partition of the log: what is recorded, types, the mark."""
 OTHER_CALLS = 10
 """Calls per slot and step: the lease, what is recorded, the commit, messages."""

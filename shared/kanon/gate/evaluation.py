@@ -156,7 +156,7 @@ class Evaluation(Decisions):
         """
         now = clock()
         place = self._place(slot, now)
-        row = None if place is None else self.control.lease(place, holder, now, now + self.schedule.lease)
+        row = None if place is None else self._lease(place, holder, now)
         if place is None or row is None:
             return Outcome()  # nothing is left in any layout, or another worker holds the lease
         with ExitStack() as leased:
@@ -177,6 +177,22 @@ class Evaluation(Decisions):
                 if not run.leased:
                     leased.pop_all()
         return run.outcome
+
+    def _lease(self, place: Place, holder: str, now: float) -> SlotRow | None:
+        """Take the lease of a slot; None if another worker holds it.
+
+        Without its row a slot would use runs again, and decide steps once more from empty states, with the same noise.
+        """
+        if self._never_leased(place) and self.parts_of(place).any() and self._never_leased(place):
+            raise ConfigurationError(
+                f"the table Control has lost slot {place.slot}, whose states are in the bucket: begin a new log"
+                f" generation with `kanon operate new-generation`"
+            )
+        return self.control.lease(place, holder, now, now + self.schedule.lease)
+
+    def _never_leased(self, place: Place) -> bool:
+        row = self.control.row(place)
+        return row.run == 0 and row.evaluated_through is None
 
     def _place(self, slot: int, now: float) -> Place | None:
         """The first layout in which ``slot`` has steps left; None if there is none."""

@@ -69,8 +69,8 @@ def begin(stack: RunningStack, now: float) -> tuple[LogGenerationEntry, ...]:
     control = stack.control
     with leased(control, places_at_work(stack, now, LEASE), now, LEASE) as rows:
         seen = situation(stack)
-        if "Control" in seen.replaced:
-            for place, row in rows.items():
+        for place, row in rows.items():
+            if "Control" in seen.replaced or (row.evaluated_through is None and stack.parts(place).any()):
                 rows[place] = _of_later_run(stack, place, row)
                 rows[place] = _found(stack, place, rows[place])
         crossings, horizons = stack.statuses.released()

@@ -176,7 +176,7 @@ def undisturbed(path: Path, copy: Path) -> Directory:
     shutil.copytree(path, copy)
     shutil.rmtree(copy / "parts")
     with closing(ControlFile(copy)) as control:
-        for table in ("slots", "manifests", "statuses"):
+        for table in ("progress", "manifests", "statuses"):
             control.database.execute(f"DELETE FROM {table}")
         control.put_text(PLACE, place_of(copy))
     return open_directory(copy, None, START)
@@ -188,7 +188,7 @@ def crossings_of(directory: Directory, last: int) -> dict[tuple[str, bytes], set
     found: dict[tuple[str, bytes], set[int]] = defaultdict(set)
     for step in range(int(START // PERIOD), last + 1):
         directory.evaluate(end_of(step, PERIOD) + directory.settings.grace)
-        stored = directory.control.crossings(keys.values())
+        stored, _ = directory.control.read(keys.values(), ())
         for place, key in keys.items():
             found[place].update(stored.get(key, ()))
     return found
@@ -239,6 +239,6 @@ def test_a_service_that_is_killed_loses_no_join_and_gives_no_other_answer(tmp_pa
             mark = control.evaluated_through()
             assert mark is not None
             keys = [set_key(directory.joining.pepper, *place) for place in PLACES]
-            assert control.crossings(keys).keys() <= directory.control.crossings(keys).keys()
+            assert control.read(keys, ())[0].keys() <= directory.control.read(keys, ())[0].keys()
     print(f"{KILLS} kills, {len(told.joins)} joins, {len(told.answers)} answers, {mark - START // PERIOD} steps")
     assert {answer.above for answer in told.answers} == {True, False}

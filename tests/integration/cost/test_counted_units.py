@@ -98,7 +98,8 @@ def test_the_objects_of_the_model_are_those_of_the_demo(demo: Demo) -> None:
     step = SlotStep(modelled(demo), MEASURED)
     assert demo.objects["PutObject"] == pytest.approx(demo.steps * step.put, rel=0.1)
     assert demo.objects["GetObject"] == pytest.approx(demo.steps * step.got, rel=0.15)
-    assert demo.objects.keys() == {"PutObject", "GetObject"}
+    assert demo.objects.keys() == {"PutObject", "GetObject", "ListObjectsV2"}
+    assert demo.objects["ListObjectsV2"] == 1  # before the first step of a slot
 
 
 def test_the_logs_of_a_request_and_of_a_slot_have_the_lengths_of_the_model() -> None:

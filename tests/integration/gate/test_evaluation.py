@@ -536,6 +536,19 @@ def test_a_version_without_a_type_whose_states_are_stored_stops_and_drops_none(s
     assert {scenario.type_of[name] for name in scenario.states()} <= {"small"}
 
 
+def test_a_slot_whose_row_is_lost_is_not_begun_again(scenario: Scenario) -> None:
+    scenario.start()
+    scenario.join(NAMES[0], range(6), START)
+    scenario.run(closing(START))
+    objects = scenario.tables.objects()
+    key = {"name": {"S": "slot#0#0"}}
+    scenario.tables.other_client().delete_item(TableName=scenario.tables.names["Control"], Key=key)
+    for _ in range(3):
+        with pytest.raises(ConfigurationError, match=r"Control has lost slot 0, .*: begin a new log generation"):
+            scenario.run(closing(START + 1))
+    assert scenario.tables.objects() == objects
+
+
 def test_a_part_that_is_damaged_or_missing_stops_its_slot_and_no_other(scenario: Scenario) -> None:
     scenario.tables.layouts = TWO_SLOTS
     names = [*in_slot(0, TWO_SLOTS, 1), *in_slot(1, TWO_SLOTS, 1)]
@@ -631,7 +644,7 @@ def test_a_step_without_crossings_takes_two_objects_and_three_writes(scenario: S
         scenario.run(closing(step))
     operations = [call.operation for call in scenario.tables.calls]
     assert [operations.count(name) for name in ("PutObject", "UpdateItem", "TransactWriteItems")] == [2, 1, 1]
-    assert operations.count("GetItem") == 2  # the recorded values, the numbers of the types
+    assert operations.count("GetItem") == 3  # the row, the recorded values, the numbers of the types
 
 
 def test_a_step_in_time_is_shown_at_its_tick(scenario: Scenario) -> None:

@@ -67,7 +67,7 @@ def test_the_units_of_a_step_equal_those_worked_out_by_hand() -> None:
     assert written_units(load, MEASURED) == pytest.approx(
         3600 + fixed + 2 * crossing + 2 * crossing + 4 * crossing, rel=1e-4
     )
-    assert evaluation_read_units(load) == pytest.approx(3600 * packed_bytes(1) / 4096 + 3 + 16)
+    assert evaluation_read_units(load) == pytest.approx(3600 * packed_bytes(1) / 4096 + 4 + 16)
 
 
 def test_many_crossings_go_99_in_a_call_and_each_range_has_calls_of_its_own() -> None:

@@ -120,6 +120,10 @@ class PartObjects:
             raise UndecodableMembersError(f"an object of the bucket of states is not as it was written: {REMEDY}")
         return content
 
+    def any(self) -> bool:
+        """Whether there are any objects."""
+        return next(self.names(), None) is not None
+
     def names(self) -> Iterator[str]:
         """The names of all objects."""
         for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._folder):
