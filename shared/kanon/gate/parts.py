@@ -185,8 +185,10 @@ def decode(content: bytes) -> Part:
     at = start + int.from_bytes(content[start - 4 : start], "big")
     try:
         header = json.loads(content[start:at])
-        sets, members, width = header["sets"], header["members"], header["token_bytes"]
-    except (ValueError, KeyError, TypeError) as error:
+        sets, members, width = (int(header[name]) for name in ("sets", "members", "token_bytes"))
+        if min(sets, members) < 0 or max(sets, members) > len(content) or width not in (2, 4):
+            raise ValueError
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise UndecodableMembersError("a part whose header is damaged") from error
     columns = []
     shapes = [*((dtype, sets * numbers) for dtype, numbers in _COLUMNS), (f"<u{width}", members), ("<u2", members)]

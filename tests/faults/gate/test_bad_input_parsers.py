@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kanon.errors import ConfigurationError, UndecodableMembersError
-from kanon.gate.mechanism.above_threshold import SetState
+from kanon.gate.mechanism.columns import NEVER
+from kanon.gate.parts import Part, decode, encode
 from kanon.gate.settings import EvaluateSettings
-from kanon.gate.storage import members
 from kanon.gate.types import Type, read_types
 from kanon.local import Stack, gateway
-from tests.unit.examples import pack, unpack
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100"))
 START = 1_700_000_000.0
@@ -241,59 +241,54 @@ def test_a_message_without_a_valid_slot_is_returned_to_the_queue_and_changes_not
 # What is stored
 
 
-PACKED = b"\x01\x02" + bytes(7) + b"\x09" + bytes(12)
-"""Members as they are stored."""
+STEP = 472_000
+PART = Part(
+    np.array([b"\x01" * 32, b"\x02" * 32]),
+    np.array([1, 2], np.uint8),
+    np.array([2, 1]),
+    np.array([7, 70_000, 8]),
+    np.array([STEP, STEP - 3, STEP - 1]),
+    np.array([[NEVER, STEP - 9], [NEVER, NEVER]]),
+    np.array([NEVER, STEP + 12]),
+    np.array([STEP + 20, STEP + 24]),
+)
+STORED = encode(PART, STEP).rstrip(b"\0")
+"""A part as it is stored, without the padding; its digest does not end with a zero."""
 
 
 @fuzz
-@given(packed=st.binary(max_size=60) | mutated([b"\x01\x02" + bytes(8), PACKED]))
-def test_packed_members_are_read_exactly_or_refused(packed: bytes) -> None:
+@given(content=st.binary(max_size=60) | mutated([STORED]) | st.integers(0, len(STORED)).map(lambda n: STORED[:n]))
+@example(STORED[:12] + b"\xff" * 4 + STORED[16:])
+@example(STORED[:16] + DEEP[0].encode())
+def test_a_stored_part_is_read_exactly_or_refused(content: bytes) -> None:
     try:
-        evaluated, read = unpack(packed)
+        part = decode(content)
     except UndecodableMembersError:
         return
-    assert pack(SetState(read, (), evaluated), packed[1]) == packed
+    assert encode(part, STEP) == encode(PART, STEP)
 
 
-NUMBERS = st.integers().map(str) | st.sampled_from(["0", "1.5", "1E3", "-0", "9" * 38, "NaN", ""])
-ATTRIBUTES = st.recursive(
-    st.one_of(
-        st.builds(lambda b: {"B": b}, st.binary(max_size=40)),
-        st.builds(lambda n: {"N": n}, NUMBERS),
-        st.builds(lambda s: {"S": s}, st.text(max_size=10)),
-        st.builds(lambda b: {"BOOL": b}, st.booleans()),
-        st.just({"NULL": True}),
-    ),
-    lambda a: (
-        st.builds(lambda e: {"L": e}, st.lists(a, max_size=3))
-        | st.builds(lambda m: {"M": m}, st.dictionaries(st.text(max_size=3), a, max_size=3))
-    ),
-    max_leaves=5,
-)
-MEMBERS = {
-    "set_key": {"B": bytes(32)},
-    "type": {"S": "fledge"},
-    "members": {"B": PACKED},
-    "evaluated": {"N": "9"},
-    "crossings": {"L": [{"N": "7"}, {"N": "8"}]},
-    "wake_up": {"N": "12"},
-    "ttl": {"N": "1700000000"},
-}
+def with_header(header: bytes) -> bytes:
+    """The part with another header."""
+    length = int.from_bytes(STORED[12:16], "big")
+    return STORED[:12] + len(header).to_bytes(4, "big") + header + STORED[16 + length :]
+
+
+HEADER = {"step": STEP, "sets": 2, "members": 3, "token_bytes": 4}
 
 
 @fuzz
-@given(
-    changed=st.dictionaries(st.sampled_from(sorted(MEMBERS)), ATTRIBUTES, max_size=3),
-    missing=st.sets(st.sampled_from(sorted(MEMBERS)), max_size=2),
-)
-def test_a_members_item_of_any_attributes_is_read_or_refused(changed: dict[str, Any], missing: set[str]) -> None:
-    item = {name: value for name, value in {**MEMBERS, **changed}.items() if name not in missing}
+@given(header=spoilt([HEADER]) | VALUES)
+@example({**HEADER, "sets": -1})
+@example({**HEADER, "sets": 2**70})
+@example({**HEADER, "token_bytes": 3})
+@example({**HEADER, "step": "1"})
+def test_a_part_with_any_header_is_read_exactly_or_refused(header: Any) -> None:
     try:
-        state = members.from_item(item)
+        part = decode(with_header(json.dumps(header, sort_keys=True).encode()))
     except UndecodableMembersError:
         return
-    assert {"members", "evaluated"} <= set(item)
-    assert state.evaluated == int(item["evaluated"]["N"])
+    assert encode(part, STEP) == encode(PART, STEP)
 
 
 # Configuration
@@ -329,8 +324,8 @@ def settings_with(
 
 def test_the_undamaged_values_are_read() -> None:
     """The tests of damaged values would also pass if every value were refused."""
-    assert len(unpack(PACKED)[1]) == 3
-    assert members.from_item(MEMBERS).evaluated == 9
+    assert encode(decode(STORED), STEP) == encode(PART, STEP)
+    assert with_header(json.dumps(HEADER, sort_keys=True).encode()) == STORED
     assert [list(read_types(json.dumps(document), 3600)) for document in TYPES] == [["fledge"], ["a"], ["own"]]
     settings = settings_with()
     assert [key.from_step for key in settings.noise_keys] == [0, 9]
