@@ -157,7 +157,7 @@ replay: install  ## replay sixty days of a real log, compare every answer and ro
 	@$(BIN)/python -m pytest -m replay tests/e2e/gate $(ARGS)
 
 .PHONY: faults
-faults: install  ## make every AWS call fail in every way, and run workers in hundreds of random orders (CAPABILITY=gate: minutes; all: an hour; FAULTS=every: each call on disk)
+faults: install  ## make every AWS call fail in every way, and run workers in hundreds of random orders (CAPABILITY=gate: minutes; all: an hour; FAULTS=every: each call)
 	@FAULTS=$(or $(FAULTS),all) $(BIN)/python -m pytest --numprocesses $(WORKERS) tests/faults/$(CAPABILITY) \
 		--ignore-glob '*test_bad_input*' $(ARGS)
 

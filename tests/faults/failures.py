@@ -1,6 +1,7 @@
 """The ways in which an AWS call can fail, each a behaviour from the n-th call of a worker on."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from tests.faults.fault_injector import Call, ProcessDied
 
 BATCHES = ("dynamodb.BatchWriteItem", "dynamodb.BatchGetItem")
 READS, WRITES = ("s3.GetObject",), ("s3.PutObject",)
+DELETES = ("s3.DeleteObjects",)
 SENDS = ("sqs.SendMessageBatch",)
 TRANSACTIONS = ("dynamodb.TransactWriteItems",)
 SINGLE_WRITES = ("dynamodb.PutItem", "dynamodb.UpdateItem", "dynamodb.DeleteItem")
@@ -119,6 +121,17 @@ def cut_short(call: Call, _: PassTime) -> AWSResponse:
     return AWSResponse(
         whole.url, whole.status_code, whole.headers, MockRawResponse(whole.content[: half(len(whole.content))])
     )
+
+
+def not_deleted(call: Call, _: PassTime) -> AWSResponse:
+    """Half of the objects are deleted, and the others named as failed, in an answer that is not an error."""
+    parts = re.findall(rb"<Object>.*?</Object>", call.request.body, re.DOTALL)
+    left, done = parts[: half(len(parts))], parts[half(len(parts)) :]
+    call.send(b"<Delete>" + b"".join(done) + b"<Quiet>true</Quiet></Delete>")
+    names = (re.search("<Key>.*</Key>", part.decode()) for part in left)
+    errors = "".join(f"<Error>{name[0]}<Code>InternalError</Code></Error>" for name in names if name)
+    raw = MockRawResponse(f"<DeleteResult>{errors}</DeleteResult>")
+    return AWSResponse(call.request.url, 200, {"Content-Type": "application/xml"}, raw)
 
 
 def cancelled(reason: str) -> Action:
@@ -246,6 +259,7 @@ OBJECT_FAILURES = (
     Failure("cut-short", cut_short, "call", only=READS),
     Failure("conflict-once", error("ConditionalRequestConflict", 409), "once", only=WRITES),
     Failure("conflict", error("ConditionalRequestConflict", 409), "call", only=WRITES),
+    Failure("half-not-deleted", not_deleted, "call", only=DELETES),
 )
 """What can happen besides to an object."""
 

@@ -8,29 +8,35 @@ moment, and SQS's redelivery follows the simulated clock.
 import base64
 import json
 import pickle
-import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import SimpleNamespace, TracebackType
 from typing import Any, Self
 
 import botocore.endpoint
+import pytest
 from moto.backends import get_backend
 from moto.core import DEFAULT_ACCOUNT_ID
 
 from kanon import clock
 from kanon.client import Client, RefusedError, encoded
 from kanon.client import Join as Sent
-from kanon.gate import evaluation, reading
+from kanon.gate import deciding, evaluation
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.names import set_key
+from kanon.gate.parts import Part
 from kanon.gate.querying import Querying
 from kanon.gate.settings import JoinSettings
 from kanon.gate.slots import Layout
+from kanon.gate.storage.aws import step_joins
+from kanon.gate.storage.aws.control import Control, Place
+from kanon.gate.storage.aws.parts import PartObjects
 from kanon.gate.storage.aws.statuses import Statuses
 from kanon.gate.storage.aws.step_log import StepLog, partition
+from kanon.gate.sweeping import _named
 from kanon.gate.types import read_types
 from kanon.keys import fetch_noise_keys, fetch_secret
 from kanon.local import Stack
@@ -38,7 +44,7 @@ from kanon.local.functions import Context, Environment
 from kanon.local.template import REGION
 from tests.faults.fault_injector import Behaviour, FaultInjector, ProcessDied, Worker, undisturbed
 from tests.faults.simulated_time import SimulatedTime
-from tests.integration.gate.tables import joins_of
+from tests.integration.gate.tables import joined_parts, joins_of
 from tests.naive import Naive
 
 PERIOD = 3600
@@ -47,11 +53,12 @@ FIRST_STEP = 472_000
 START = float(FIRST_STEP * PERIOD)
 EVALUATE_TIMEOUT = 120.0
 JOIN_TIMEOUT = 10.0
+SWEEP_TIMEOUT = 900.0
 VISIBILITY = 720.0
 MOST_RECEIVES = 3
 REPETITIONS = (60.0, 120.0)
 """Seconds after which Lambda repeats an asynchronous invocation that failed, and repeats it again."""
-TABLES = ("StepLog", "Members", "Statuses", "Control")
+TABLES = ("StepLog", "Statuses", "Control")
 
 
 def laws(shape: str, threshold: int, query: int) -> dict[str, Any]:
@@ -70,34 +77,22 @@ TYPES = {
 MAX_STALE = 5
 
 
-class ScatteredWriters:
-    """Replaces the pool of writers: one thread, in a random order.
-
-    As in a pool, a failed write does not stop writes that have begun.
-    """
+class OneReader:
+    """Replaces the pool that reads the log: each page is read in the thread of the worker, when it is asked for."""
 
     def __init__(self, workers: int) -> None:
-        self._workers = workers
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
         pass
 
-    def map(self, write: Callable[[Any], None], items: Iterable[Any]) -> Iterator[None]:
-        all_items = list(items)
-        shuffled = random.sample(all_items, len(all_items))
-        error: Exception | None = None
-        for i, item in enumerate(shuffled):
-            try:
-                write(item)
-            except Exception as failed:
-                error = error or failed
-                shuffled[i + 1 + random.randrange(self._workers) :] = []
-        if error is not None:
-            raise error
-        return iter([None] * len(all_items))
+    def submit(self, read: Callable[..., Any], *asked: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(read(*asked))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def shutdown(self, **_: Any) -> None:
+        pass
 
 
 @dataclass
@@ -111,14 +106,19 @@ class Message:
 
 @dataclass
 class SimulatedStack(SimulatedTime):
-    """A running service; a context manager. ``sets`` are (type name, set id)."""
+    """A running service; a context manager.
+
+    Attributes:
+        sets: (type name, set id).
+        joins_a_range: so many joins are decided at once: a step has several ranges, and a slot several parts.
+    """
 
     sets: tuple[tuple[str, bytes], ...] = tuple(
         (name, bytes([i])) for i in range(7) for name in ("two", "one" if i > 2 else "next")
     )
     types: dict[str, Any] = field(default_factory=lambda: TYPES)
     slots: int = 1
-    sets_a_chunk: int = 5
+    joins_a_range: int = 6
     parameters: dict[str, str] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
@@ -133,10 +133,13 @@ class SimulatedStack(SimulatedTime):
         self.stack.__enter__()
         self.queue: list[Message] = []
         self.faults = FaultInjector(self.pass_time, self.true_time)
-        self._saved = (botocore.endpoint.time, clock.sleep, reading.SETS_A_CHUNK, evaluation.ThreadPoolExecutor)
-        botocore.endpoint.time = SimpleNamespace(sleep=self.pass_time)
-        clock.now, clock.sleep = self.now, self.pass_time
-        reading.SETS_A_CHUNK, evaluation.ThreadPoolExecutor = self.sets_a_chunk, ScatteredWriters
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(botocore.endpoint, "time", SimpleNamespace(sleep=self.pass_time))
+        self.patch.setattr(clock, "now", self.now)
+        self.patch.setattr(clock, "sleep", self.pass_time)
+        self.patch.setattr(step_joins, "ThreadPoolExecutor", OneReader)
+        self.patch.setattr(deciding, "MOST_JOINS_A_RANGE", self.joins_a_range)
+        self.patch.setattr(evaluation, "MOST_STATUSES", 1)
         for name, function in self.stack.functions.items():
             session = self.faults.attach(self.stack.engine.session())
             self.stack.functions[name] = replace(function, session=lambda _, session=session: session)
@@ -146,20 +149,21 @@ class SimulatedStack(SimulatedTime):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        botocore.endpoint.time, clock.sleep, reading.SETS_A_CHUNK, evaluation.ThreadPoolExecutor = self._saved
+        self.patch.undo()
         clock.now = self.stack.clock.now  # the stack sets these and removes them again
         self.stack.__exit__(kind, error, trace)
 
     def _connect(self) -> None:
         """The clients of the tests, whose calls never fail."""
         session, storage = self.stack.session, self.stack.storage
-        self.dynamodb, self.sqs = session.client("dynamodb"), session.client("sqs")
+        self.dynamodb, self.sqs, self.s3 = session.client("dynamodb"), session.client("sqs"), session.client("s3")
+        self.control = Control(self.dynamodb, storage.tables["Control"])
         secrets = session.client("secretsmanager")
         environment = self.stack.functions["join"].environment | self.stack.functions["evaluate"].environment
         pepper = fetch_secret(secrets, "set-pepper", environment["KANON_SET_PEPPER_SECRET"])
         client_key = fetch_secret(secrets, "client-key", environment["KANON_CLIENT_KEY_SECRET"])
         noise_key = fetch_noise_keys(secrets, environment["KANON_NOISE_KEY_SECRET"], ["1"])["1"]
-        self.queue_url = environment["KANON_QUEUE_URL"]
+        self.queue_url, self.bucket = environment["KANON_QUEUE_URL"], environment["KANON_STATES_BUCKET"]
         self.publish_delay = int(environment["KANON_PUBLISH_DELAY"])
         self.outage_allowance = int(environment["KANON_OUTAGE_ALLOWANCE"])
         self.configured = read_types(json.dumps(self.types), PERIOD)
@@ -181,7 +185,7 @@ class SimulatedStack(SimulatedTime):
             Tapes(noise_key, environment["KANON_DEPLOYMENT"], name, self.configured[name].parameters),
         )
         for slot in range(self.slots):  # otherwise the first run would read a week of empty steps
-            mark = {"name": {"S": f"slot#{slot}"}, "evaluated_through": {"N": str(FIRST_STEP - 1)}}
+            mark = {"name": {"S": f"slot#0#{slot}"}, "evaluated_through": {"N": str(FIRST_STEP - 1)}}
             self.dynamodb.put_item(TableName=storage.tables["Control"], Item=mark)
 
     # Workers
@@ -271,6 +275,20 @@ class SimulatedStack(SimulatedTime):
             queue += [Message(body, self.true_time()) for body in self.sent()]
         return workers
 
+    def sweep(self, worker: Worker) -> bool:
+        """Run the sweeper once; whether it ended well."""
+        environment = self.cold_start("sweep")
+        with self.running(worker, SWEEP_TIMEOUT), environment._process:
+            try:
+                environment._handler({}, self._context(worker))
+            except ProcessDied:
+                return False
+            except Exception:
+                if self.faults.mistake is not None:
+                    raise
+                return False
+        return True
+
     def sent(self) -> list[str]:
         """The bodies of the messages the functions have put into the queue; takes them out."""
         bodies = []
@@ -334,17 +352,53 @@ class SimulatedStack(SimulatedTime):
         tables = get_backend("dynamodb")[DEFAULT_ACCOUNT_ID][REGION].tables
         return tables[self.stack.storage.tables[name]]
 
+    def _bucket(self) -> Any:
+        return get_backend("s3")[DEFAULT_ACCOUNT_ID]["aws"].buckets[self.bucket]
+
     def save(self) -> bytes:
-        """The rows of all tables, and the time."""
-        return pickle.dumps((self.true_time(), {name: self._rows(name).items for name in TABLES}))
+        """The rows of all tables, the objects, and the time."""
+        rows = {name: self._rows(name).items for name in TABLES}
+        return pickle.dumps((self.true_time(), rows, self._bucket().keys))
 
     def restore(self, saved: bytes) -> None:
-        """Put tables and time back."""
-        moment, tables = pickle.loads(saved)
+        """Put tables, objects and time back."""
+        moment, tables, objects = pickle.loads(saved)
         self.set_time(moment)
         for name, items in tables.items():
             self._rows(name).items = items
+        self._bucket().keys = objects
         self.sent()
+
+    def parts(self, place: Place) -> PartObjects:
+        """The objects of a slot."""
+        return PartObjects(self.s3, self.bucket, place)
+
+    def states(self) -> dict[Place, Part]:
+        """The states of each slot, as its manifest names them."""
+        found = {}
+        for place, row in self.control.rows():
+            parts = self.parts(place)
+            pieces = () if row.manifest is None else parts.list_of(row.manifest).pieces
+            found[place] = joined_parts([parts.read(piece) for piece in pieces])
+        return found
+
+    def columns(self) -> dict[Place, tuple[bytes, ...]]:
+        """The states of each slot, to be compared."""
+        return {
+            place: tuple(getattr(part, column.name).tobytes() for column in fields(Part))
+            for place, part in self.states().items()
+        }
+
+    def unreferenced(self) -> set[str]:
+        """The objects to which no row leads, after a sweep. What a row leads to is there."""
+        named = set()
+        for place, row in self.control.rows():
+            self.control.lease(place, "test", self.true_time(), self.true_time())  # the last run is over
+            named |= _named(row, self.parts(place))
+        assert self.sweep(Worker())
+        stored = set(self._bucket().keys)
+        assert named <= stored
+        return stored - named
 
     def stored(self, name: str) -> dict[tuple[str, ...], dict[str, Any]]:
         """The items of a table by key, attributes in DynamoDB's JSON."""

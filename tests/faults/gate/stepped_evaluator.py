@@ -1,8 +1,8 @@
-"""Evaluators that run in parallel and advance by one AWS call on command."""
+"""Evaluators and sweepers that run in parallel and advance by one AWS call on command."""
 
 import json
 import threading
-from typing import Any
+from typing import Any, ClassVar
 
 from botocore.awsrequest import AWSResponse
 
@@ -32,6 +32,8 @@ class SteppedEvaluator:
         skew: how far its clock is ahead of true time, seconds.
         unaware: whether it believes to have unlimited time, as a paused worker does.
     """
+
+    function: ClassVar[str] = "evaluate"
 
     def __init__(self, simulation: SimulatedStack, environment: Any, slot: int, skew: float, *, unaware: bool) -> None:
         self.simulation = simulation
@@ -92,14 +94,10 @@ class SteppedEvaluator:
         return self._action(call, self.simulation.pass_time)
 
     def _run(self) -> None:
-        context = Context("evaluate", "512", self._time_left)
-        body = json.dumps({"slot": self.slot, "hop": 0})
-        record = {"messageId": "m", "body": body, "eventSource": "aws:sqs", "receiptHandle": "r"}
         self.simulation.faults.worker = self.worker
         try:
             with self.environment._process:
-                result = self.environment._handler({"Records": [record]}, context)
-            self.acknowledged = not result["batchItemFailures"]
+                self.acknowledged = self._handle(Context(self.function, "512", self._time_left))
         except ProcessDied:
             self.acknowledged = False
         except BaseException as error:
@@ -109,9 +107,32 @@ class SteppedEvaluator:
             self._error = self._error or self.simulation.faults.mistake
             self._stands.release()
 
+    def _handle(self, context: Context) -> bool:
+        body = json.dumps({"slot": self.slot, "hop": 0})
+        record = {"messageId": "m", "body": body, "eventSource": "aws:sqs", "receiptHandle": "r"}
+        result = self.environment._handler({"Records": [record]}, context)
+        return not result["batchItemFailures"]
+
     def _time_left(self) -> float:
         return 120.0 if self.unaware else self._began + 120 - self.simulation.true_time()
 
 
+class SteppedSweeper(SteppedEvaluator):
+    """One invocation of sweep, in the same way."""
+
+    function = "sweep"
+
+    def _handle(self, context: Context) -> bool:
+        try:
+            self.environment._handler({}, context)
+        except Exception:
+            return False
+        return True
+
+
 def _moves_horizon(call: Call) -> bool:
-    return call.operation == "dynamodb.UpdateItem" and "through = :step" in call.body["UpdateExpression"]
+    """Whether a call commits a step."""
+    if call.operation != "dynamodb.TransactWriteItems":
+        return False
+    updates = (entry.get("Update", {}).get("UpdateExpression", "") for entry in call.body["TransactItems"])
+    return any("evaluated_through = :step" in update for update in updates)

@@ -1,11 +1,12 @@
 """The fault tests must detect mistakes: the service with one planted mistake must show a difference.
 
-Each mistake is a wrong order of writes, a missing condition or a forgotten check (docs/architecture.md, rule 8).
-Each is planted beside its control: the right behaviour, planted through the same helper. With the same fault, the
-control shows no difference. Without a fault the mistake shows no difference. So the difference comes from the mistake,
-and not from an error in the code that plants it.
+Each mistake is a wrong order of writes, a missing condition or a forgotten check (docs/proofs/segments.md). Each is
+planted beside its control: the right behaviour, planted through the same helper. With the same fault, the control shows
+no difference. Without a fault the mistake shows no difference. So the difference comes from the mistake, and not from
+an error in the code that plants it.
 """
 
+import dataclasses
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -16,24 +17,34 @@ from unittest.mock import patch
 
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
-from kanon.dynamo.statements import execute_all, replace
-from kanon.gate.storage.members import OPTIONAL, UNLESS_EVALUATED, Members
 
 from kanon import aws
-from kanon.dynamo.conditions import unless_refused
-from kanon.errors import ThrottledError
-from kanon.gate.evaluation import Evaluation
-from kanon.gate.mechanism.columns import NEVER
-from kanon.gate.storage.aws.control import Control
-from kanon.gate.storage.aws.step_log import StepLog
+from kanon.dynamo.batches import chunks
+from kanon.dynamo.transactions import all_or_none
+from kanon.errors import UndecodableMembersError
+from kanon.gate.storage.aws.control import Control, Place
+from kanon.gate.storage.aws.parts import PartObjects, run_of, step_of
+from kanon.gate.storage.aws.statuses import Statuses
 from tests.faults.failures import FAILURES, QUEUE_FAILURES
+from tests.faults.fault_injector import Call, ProcessDied, Worker
 from tests.faults.gate.simulated_stack import SimulatedStack
-from tests.faults.gate.test_crash_at_every_call import LAST_CALLS, STOPS, Hour, Rival, SlowUntil, assert_equal
+from tests.faults.gate.test_crash_at_every_call import (
+    LAST_CALLS,
+    STOPS,
+    Hour,
+    Rival,
+    SlowUntil,
+    Swept,
+    assert_equal,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
 
 Function = Callable[..., Any]
-STEP = 472_012
+PLACE = Place(0, 0)
+IF_CURRENT = "run = :run"
+IN_ANY_RUN = "(run = :run OR run <> :run)"
+COMMITS, RECORDS = "evaluated_through = :step", "draft = :draft"
 
 
 class Mistake(NamedTuple):
@@ -51,45 +62,54 @@ class Mistake(NamedTuple):
 
 
 def commit_in_order(*order: str) -> Function:
-    """A commit that writes in this order, each kind complete before the next."""
+    """A commit in several transactions: each writes these, and the first one also the mark."""
+    real = Control.commit
 
-    def commit(self, step, decided, writers) -> None:
-        write = {
-            "wake-ups": lambda: self.log.put_wake_ups(row for d in decided for row in self._wake_ups(d)),
-            "statuses": lambda: [self._write_status(status) for d in decided for status in self._statuses(step, d)],
-            "members": lambda: self.members.write(step, [self._update(step, d) for d in decided], writers),
-        }
-        for kind in order:
-            write[kind]()
+    def commit(self, place, run, before, commit, shows, *, leaving) -> None:
+        now = before
+        for number, names in enumerate(order, 1):
+            last = number == len(order)
+            part = commit
+            if "manifest" not in names and not last:
+                part = part._replace(manifest=before.manifest, kept=before.kept)
+            if "horizon" not in names and not last:
+                part = part._replace(horizon=before.horizon)
+            real(self, place, run, now, part, shows if "horizon" in names else [], leaving=leaving and last)
+            now = dataclasses.replace(now, evaluated_through=part.step, manifest=part.manifest)
 
     return commit
 
 
-def complete_in_order(*order: str) -> Function:
-    """The completion of a step that writes in this order."""
+def with_condition(real: Function, of: str, clauses: dict[str, str]) -> Function:
+    """A write of Control; in the condition of an update with ``of`` these clauses are replaced."""
 
-    def complete(self, run, step, now, *, leaving=False) -> None:
-        write = {
-            "horizon": lambda: self.statuses.move_horizon(run.slot, step, self.schedule.visible_from(now)),
-            "mark": lambda: self.control.advance(run.slot, run.through, step, run.holder if leaving else None),
-        }
-        for name in order:
-            if name == "mark":
-                self.members.stamp(run.slot, step)
-            write[name]()
-        run.through, run.idle, run.leased = step, 0, not leaving
+    def write(self, name, update, condition, values, **more):
+        if of in update:
+            for clause, other in clauses.items():
+                condition = condition.replace(clause, other)
+        return real(self, name, update, condition, values, **more)
 
-    return complete
+    return write
 
 
-def put_wake_ups(*, checked: bool) -> Function:
-    """Puts wake-ups; ``checked``: unprocessed ones are an error."""
+def record_decided(*, as_written: bool) -> Function:
+    """Records parts as decided; ``as_written``: their crossings count as written."""
+    real = Control.record_decided
 
-    def put(self, rows) -> None:
-        if self.put_all(rows) and checked:
-            raise ThrottledError("planted")
+    def record(self, place, run, step, progress) -> None:
+        real(self, place, run, step, dataclasses.replace(progress, written=1000) if as_written else progress)
 
-    return put
+    return record
+
+
+def write_crossings(*, after_place: bool) -> Function:
+    """Writes crossings; ``after_place``: in a transaction after that which stores the place among them."""
+    real = Statuses.write
+
+    def write(self, fence, statuses) -> bool:
+        return not (after_place and all_or_none(self._client, [fence])) and real(self, fence, statuses)
+
+    return write
 
 
 def lease_longer(seconds: float) -> Function:
@@ -98,45 +118,21 @@ def lease_longer(seconds: float) -> Function:
     return lambda self, slot, holder, now, until: real(self, slot, holder, now, until + seconds)
 
 
-def update_slot_without(clause: str) -> Function:
-    """Updates Control; the condition of a slot lacks this clause."""
-    real = Control._update
+def sweep_objects(*, of_earlier_runs: bool) -> Function:
+    """Deletes objects that nothing names; ``of_earlier_runs``: only those."""
 
-    def update(self, name, update, condition, values, **more):
-        if name.startswith("slot#"):
-            condition = condition.replace(clause, "")
-        return real(self, name, update, condition, values, **more)
+    def sweep(self, named, run) -> None:
+        for keys in chunks((key for key in self.names() if key not in named), 1000):
+            wanted = [{"Key": key} for key in keys if not of_earlier_runs or run_of(key) < run]
+            if wanted:
+                self._client.delete_objects(Bucket=self._bucket, Delete={"Objects": wanted})
 
-    return update
-
-
-def write_members(*, expected: bool = True, repeated: bool = True, **condition: str) -> Function:
-    """Writes the states of sets.
-
-    ``expected``: only in place of the read item; ``repeated``: a refused item is put, with this condition.
-    """
-
-    def write(self, changes) -> None:
-        statements = [
-            self._statement(item, stored)
-            if expected or stored == NEVER
-            else replace(self._table, item, "set_key", [n for n in OPTIONAL if n not in item], {})
-            for item, stored in changes
-        ]
-        refused, left = execute_all(self._client, statements)
-        if left:
-            raise ThrottledError("planted")
-        for item in (changes[number][0] for number in refused) if repeated else ():
-            values = {"ExpressionAttributeValues": {":step": item["evaluated"]}} if condition else {}
-            unless_refused(self._client.put_item, TableName=self._table, Item=item, **condition, **values)
-
-    return write
+    return sweep
 
 
-def release_resuming_at(default: tuple[int, bytes] | None) -> Function:
-    """Returns a lease; a run that stopped between two steps resumes here."""
-    real = Control.release
-    return lambda self, slot, holder, resume=None: real(self, slot, holder, resume or default)
+def name_object(*, with_run: bool) -> Function:
+    """Names an object; ``with_run``: the name has the number of its run."""
+    return lambda self, step, run: f"{self._folder}{step}-{run if with_run else 0}-{next(self._numbers)}"
 
 
 def release_ignoring(*errors: type[Exception]) -> Function:
@@ -162,63 +158,76 @@ def queue_client(*, told: bool) -> Function:
     return sqs
 
 
-COMMIT = commit_in_order("wake-ups", "statuses", "members")
-WRITE = write_members(ConditionExpression=UNLESS_EVALUATED)
-COMPLETE = complete_in_order("horizon", "mark")
+COMMIT = commit_in_order("manifest horizon")
 
 MISTAKES = {
-    "members are written before statuses": Mistake(
-        Evaluation,
-        "_commit",
-        COMMIT,
-        commit_in_order("wake-ups", "members", "statuses"),
-        "dies-after",
-        "BatchExecuteStatement",
-    ),
-    "wake-ups are written last": Mistake(
-        Evaluation,
-        "_commit",
-        COMMIT,
-        commit_in_order("statuses", "members", "wake-ups"),
-        "dies-after",
-        "BatchExecuteStatement",
+    "the mark moves before the manifest": Mistake(
+        Control, "commit", COMMIT, commit_in_order("horizon", "manifest"), "dies-after", "TransactWriteItems"
     ),
     "the mark moves before the horizon": Mistake(
-        Evaluation, "_complete", COMPLETE, complete_in_order("mark", "horizon"), "dies-after", "UpdateItem"
+        Control, "commit", COMMIT, commit_in_order("manifest", "horizon"), "dies-after", "TransactWriteItems"
     ),
-    "wake-ups that were not taken are forgotten": Mistake(
-        StepLog,
-        "put_wake_ups",
-        put_wake_ups(checked=True),
-        put_wake_ups(checked=False),
-        "nothing-processed",
-        "BatchWriteItem",
+    "what is decided counts as written": Mistake(
+        Control,
+        "record_decided",
+        record_decided(as_written=False),
+        record_decided(as_written=True),
+        "dies-after",
+        "UpdateItem",
+    ),
+    "the place is stored before the crossing": Mistake(
+        Statuses,
+        "write",
+        write_crossings(after_place=False),
+        write_crossings(after_place=True),
+        "dies-after",
+        "TransactWriteItems",
+    ),
+    "a late worker commits after a sweep": Mistake(
+        Control,
+        "_part",
+        with_condition(Control._part, COMMITS, {}),
+        with_condition(Control._part, COMMITS, {IF_CURRENT: IN_ANY_RUN}),
+        "rival that dies",
+        "TransactWriteItems",
+    ),
+    "a late worker commits over another manifest": Mistake(
+        Control,
+        "_part",
+        with_condition(Control._part, COMMITS, {}),
+        with_condition(
+            Control._part, COMMITS, {IF_CURRENT: IN_ANY_RUN, "manifest = :read": "(manifest = :read OR run > :run)"}
+        ),
+        "recovery",
+        "TransactWriteItems",
+    ),
+    "a late worker records parts as decided": Mistake(
+        Control,
+        "_update",
+        with_condition(Control._update, RECORDS, {}),
+        with_condition(Control._update, RECORDS, {IF_CURRENT: IN_ANY_RUN}),
+        "rival that dies",
+        "UpdateItem",
+    ),
+    "a part is swept before it is recorded": Mistake(
+        PartObjects,
+        "sweep",
+        sweep_objects(of_earlier_runs=True),
+        sweep_objects(of_earlier_runs=False),
+        "sweep",
+        "UpdateItem",
+    ),
+    "names of objects have no run": Mistake(
+        PartObjects, "_name", name_object(with_run=True), name_object(with_run=False), "sweep", "UpdateItem"
     ),
     "a lease never ends": Mistake(Control, "lease", lease_longer(0), lease_longer(10**6), "dies-after", "Query"),
     "a worker may not take its own lease again": Mistake(
         Control,
         "_update",
-        update_slot_without("no such clause"),
-        update_slot_without(" OR lease_holder = :holder"),
+        with_condition(Control._update, "lease_until", {}),
+        with_condition(Control._update, "lease_until", {"lease_holder = :holder": "lease_holder = :one"}),
         "unanswered-once",
         "UpdateItem",
-    ),
-    "members are updated whatever is stored": Mistake(
-        Members, "_write", WRITE, write_members(expected=False), "rival", "BatchExecuteStatement"
-    ),
-    "what is refused is put without a condition": Mistake(
-        Members, "_write", WRITE, write_members(), "rival", "BatchExecuteStatement"
-    ),
-    "a refused statement means that the work is done": Mistake(
-        Members, "_write", WRITE, write_members(repeated=False), "expired", "BatchExecuteStatement"
-    ),
-    "a run resumes after sets that are not evaluated": Mistake(
-        Control,
-        "release",
-        release_resuming_at(None),
-        release_resuming_at((STEP, b"\x80" * 32)),
-        "refused",
-        "BatchExecuteStatement",
     ),
 }
 
@@ -240,6 +249,42 @@ AT_THE_LIMIT = {
 }
 
 
+class Leased(Rival):
+    """The other worker dies when it has taken the lease and checked what is recorded."""
+
+    def behaviour(self, call: Call):
+        if call.operation == "dynamodb.Query":
+            call.worker.dead = True
+            raise ProcessDied
+        return call.send()
+
+
+class Recovered(Rival):
+    """An operator goes back to the manifest before; another worker evaluates that step again, and dies in the next."""
+
+    def __init__(self, simulation: SimulatedStack, number: int) -> None:
+        super().__init__(simulation, number, None)
+        self.mark = 0
+
+    def happens(self, zombie: Worker) -> None:
+        simulation, control = self.simulation, self.simulation.control
+        simulation.set_time(simulation.true_time() + 151.0)
+        row = control.lease(PLACE, "operator", simulation.true_time(), simulation.true_time() + 1)
+        assert row is not None
+        self.mark = row.evaluated_through
+        control.restate(PLACE, row.run, step_of(row.kept[-2]), row.kept[:-1])
+        control.release(PLACE, row.run)
+        super().happens(zombie)
+
+    def behaviour(self, call: Call):
+        if call.operation == "dynamodb.TransactWriteItems":
+            own = call.body["TransactItems"][0]["Update"]
+            if COMMITS in own["UpdateExpression"] and int(own["ExpressionAttributeValues"][":step"]["N"]) > self.mark:
+                call.worker.dead = True
+                raise ProcessDied
+        return call.send()
+
+
 # Whether they show a difference
 
 
@@ -251,10 +296,10 @@ def hour() -> Iterator[Hour]:
 
 def differs(hour: Hour, behaviour: Any) -> bool:
     """Whether an hour whose first worker meets this behaviour ends differently from an undisturbed one."""
-    ending, _ = hour.run(first=behaviour)
     try:
-        assert_equal(ending, hour.undisturbed)
-    except AssertionError:
+        found, _ = hour.run(first=behaviour)
+        assert_equal(found, hour.undisturbed)
+    except (AssertionError, UndecodableMembersError):
         return True
     return False
 
@@ -262,8 +307,13 @@ def differs(hour: Hour, behaviour: Any) -> bool:
 def failing(hour: Hour, name: str, number: int, calls: list[str] | None = None) -> Any:
     """The behaviour that fails at the ``number``-th call."""
     random.seed(number)
-    if name == "rival":
-        return Rival(hour.simulation, number, None)
+    match name:
+        case "rival that dies":
+            return Leased(hour.simulation, number, None)
+        case "recovery":
+            return Recovered(hour.simulation, number)
+        case "sweep":
+            return Swept(hour.simulation, number)
     (failure,) = (failure for failure in (*FAILURES, *QUEUE_FAILURES) if failure.name == name)
     return failure.at(number, (calls or hour.calls)[number - 1], hour.simulation.pass_time)
 
@@ -302,7 +352,8 @@ def test_planting_the_right_behaviour_shows_no_difference(hour, shows_at, mistak
     planted = MISTAKES[mistake]
     place = shows_at(mistake)
     assert place is not None
-    number = calls_of(hour.calls, planted.operation)[place]
+    numbers = calls_of(hour.calls, planted.operation)  # some wrong orders need more calls
+    number = numbers[min(place, len(numbers) - 1)]
     with patch.object(planted.owner, planted.name, planted.right):
         assert not differs(hour, failing(hour, planted.fault, number))
 
@@ -311,11 +362,9 @@ def test_planting_the_right_behaviour_shows_no_difference(hour, shows_at, mistak
 def test_a_planted_mistake_changes_nothing_without_a_fault(hour, mistake):
     planted = (MISTAKES | AT_THE_LIMIT)[mistake]
     with patch.object(planted.owner, planted.name, planted.wrong):
-        ending, workers = hour.run()
+        found, workers = hour.run()
     assert len(workers) == 1  # no invocation failed
-    statements = "dynamodb.BatchExecuteStatement"
-    assert workers[0].calls.count(statements) == hour.calls.count(statements)
-    assert_equal(ending, hour.undisturbed)
+    assert_equal(found, hour.undisturbed)
 
 
 @pytest.mark.parametrize("mistake", AT_THE_LIMIT)
@@ -334,7 +383,7 @@ def test_a_planted_mistake_near_the_time_limit_is_found_and_its_control_is_not(h
         assert not differs(hour, at_the_limit())
 
 
-@pytest.mark.parametrize("failure", ["dies-after", "nothing-processed", "unanswered-once", "refused", "rival"])
+@pytest.mark.parametrize("failure", ["dies-after", "unanswered-once", "refused", "rival that dies", "sweep"])
 def test_without_a_planted_mistake_no_fault_is_found(hour, failure):
-    number = hour.calls.index("dynamodb.BatchWriteItem") + 1
+    number = hour.calls.index("dynamodb.TransactWriteItems") + 1
     assert not differs(hour, failing(hour, failure, number))

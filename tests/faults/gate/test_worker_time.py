@@ -5,21 +5,24 @@ import json
 
 import pytest
 
+from kanon.gate.storage.aws.control import Place
 from tests.faults.failures import unanswered
 from tests.faults.fault_injector import Worker
 from tests.faults.gate.simulated_stack import FIRST_STEP, PERIOD, SCHEDULE_OFFSET, SimulatedStack
 
 pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
 
+PLACE = Place(0, 0)
+
 
 @pytest.fixture
 def simulation():
-    with SimulatedStack(sets_a_chunk=2, parameters={"OutageAllowance": "604800"}) as simulation:  # 140 steps behind
+    with SimulatedStack(parameters={"OutageAllowance": "604800"}) as simulation:  # 140 steps behind
         yield simulation
 
 
 def mark(simulation) -> int:
-    return int(simulation.stored("Control")["slot#0",]["evaluated_through"]["N"])
+    return int(simulation.stored("Control")["slot#0#0",]["evaluated_through"]["N"])
 
 
 def slow(simulation, seconds):
@@ -39,27 +42,29 @@ def test_a_worker_out_of_time_stops_between_empty_steps_and_hands_the_rest_over(
     assert simulation.evaluate(simulation.cold_start(), '{"slot": 0, "hop": 3}', worker)
     assert not worker.dead
     assert FIRST_STEP + 60 < mark(simulation) < FIRST_STEP + 110
-    assert "lease_until" not in simulation.stored("Control")["slot#0",]
+    assert "lease_until" not in simulation.stored("Control")["slot#0#0",]
     assert [json.loads(body) for body in simulation.sent()] == [{"slot": 0, "hop": 4}]
 
 
-def test_a_worker_out_of_time_stops_inside_a_step_and_the_next_one_resumes_after_its_last_set(simulation):
+def test_a_worker_out_of_time_stops_inside_a_step_and_the_next_one_resumes_after_its_last_range(simulation):
     for place in simulation.sets:
         simulation.join(place, range(9), FIRST_STEP * PERIOD + 5)
     simulation.set_time((FIRST_STEP + 1) * PERIOD + SCHEDULE_OFFSET)
     first = Worker(slow(simulation, 2.4))
     assert simulation.evaluate(simulation.cold_start(), '{"slot": 0, "hop": 0}', first)
     assert not first.dead
-    done = sum("members" in item for item in simulation.stored("Members").values())
-    assert 2 <= done < len(simulation.sets)
-    assert done % simulation.sets_a_chunk == 0
+    ranges = len(simulation.sets) * 9 // simulation.joins_a_range
+    progress = simulation.control.row(PLACE).progress
+    done = len(simulation.parts(PLACE).list_of(progress.draft).pieces)
+    assert 2 <= done < ranges
     assert mark(simulation) == FIRST_STEP - 1
     (message,) = simulation.sent()
     second = Worker()
     assert simulation.evaluate(simulation.cold_start(), message, second)
-    assert len(simulation.stored("Members")) == len(simulation.sets) + 1  # and the stamp
-    assert second.calls.count("dynamodb.BatchExecuteStatement") == (len(simulation.sets) - done) / 2
+    assert sum(len(part) for part in simulation.states().values()) == len(simulation.sets)
+    assert ranges - done <= second.calls.count("s3.PutObject") <= 2 * (ranges - done) + 1  # parts, and lists of them
     assert mark(simulation) == FIRST_STEP
+    assert simulation.unreferenced() == set()
 
 
 def test_workers_that_make_no_progress_stop_after_a_hundred_handovers(simulation):
@@ -92,7 +97,7 @@ def test_a_message_for_a_slot_that_is_leased_is_acknowledged(simulation):
     control = simulation.stack.storage.tables["Control"]
     simulation.dynamodb.update_item(
         TableName=control,
-        Key={"name": {"S": "slot#0"}},
+        Key={"name": {"S": "slot#0#0"}},
         UpdateExpression="SET lease_until = :until, lease_holder = :other",
         ExpressionAttributeValues={":until": {"N": str(simulation.true_time() + 10)}, ":other": {"S": "other"}},
     )
