@@ -91,7 +91,7 @@ def test_a_step_that_is_not_visible_at_its_tick_stops_the_replay(monkeypatch: py
 
 
 def test_one_seed_gives_one_demo(tmp_path: Path) -> None:
-    log = write_log(tmp_path / "log.csv", clients=50, hours=3)
+    log = write_log(tmp_path / "log.csv", clients=50, hours=24)
     pictures = []
     for name, seed in (("one", "1"), ("again", "1"), ("other", "2")):
         code, output = run("demo", "--log", str(log), "--plot", str(tmp_path / f"{name}.svg"), "--seed", seed)
