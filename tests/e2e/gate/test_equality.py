@@ -148,8 +148,8 @@ SIXTY_DAYS = Recorded(
     days=60,
     type={"k": 50, "window": 720, "profile": "published"},
     answers="addfd191956981e13b8a94ffa919e1bd953bbe4a154bf396be1863dda54f4ddc",
-    rows="96fed6c2aec87d2801cb404d631d4a0ab43b9432bddd0eecd083fb3ea223d26d",
-    units=24_887,
+    rows="b32156fda09cf96d40724129d83aa030174367507a80fa7d3d671c15b4a72603",
+    units=19_276,
 )
 
 
