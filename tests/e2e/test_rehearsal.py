@@ -29,7 +29,8 @@ def test_a_new_type_a_suppression_and_a_rotation_are_deployed_while_the_service_
         types.write_text("{")  # is refused, and the service continues
         types.write_text(json.dumps({"fledge": TYPE, "search": {**TYPE, "k": 9}}))
         until(lambda: _knows(client, "search"))
-        client.join("search", popular, "client 1")
+        with Client(address) as later:  # a client asks for new types once a minute
+            later.join("search", popular, "client 1")
         assert client.type("fledge")["k"] == 8
 
         stack = local_stack(address)
@@ -47,7 +48,7 @@ def test_a_new_type_a_suppression_and_a_rotation_are_deployed_while_the_service_
 
 def _crowded(client: Client, popular: str) -> bool:
     """Whether a set is true; 30 clients join it at each question, so that no evaluation comes too late for them."""
-    client.join_all(Join("fledge", popular, f"client {n}") for n in range(30))
+    client.join_many(Join("fledge", popular, f"client {n}") for n in range(30))
     return client.status("fledge", popular).k_anonymous
 
 

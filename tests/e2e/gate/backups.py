@@ -1,10 +1,11 @@
 """Backups of tables, and the commands of the runbook. No local engine has point-in-time recovery: rows are copied."""
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from kanon.gate.mechanism.above_threshold import SetState
-from kanon.gate.parts import keys_of
+from kanon.gate.parts import Part, keys_of
 from kanon.local import Stack
 from kanon.local.source import ROOT
 from kanon.operate.stacks import described_stack
@@ -21,7 +22,7 @@ def rows(stack: Stack, table: str) -> list[dict[str, Any]]:
 
 def objects(stack: Stack) -> dict[str, bytes]:
     """The objects of the bucket of states."""
-    s3, bucket = stack.session.client("s3"), stack.storage.buckets["States"]
+    s3, bucket = stack.session.client("s3"), stack.storage.buckets["StatesBucket"]
     pages = s3.get_paginator("list_objects_v2").paginate(Bucket=bucket)
     keys = [item["Key"] for page in pages for item in page.get("Contents", ())]
     return {key: s3.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys}
@@ -29,7 +30,7 @@ def objects(stack: Stack) -> dict[str, bytes]:
 
 def put_object(stack: Stack, name: str, content: bytes | None) -> None:
     """Give an object another content; None deletes it."""
-    s3, bucket = stack.session.client("s3"), stack.storage.buckets["States"]
+    s3, bucket = stack.session.client("s3"), stack.storage.buckets["StatesBucket"]
     if content is None:
         s3.delete_object(Bucket=bucket, Key=name)
     else:
@@ -39,15 +40,18 @@ def put_object(stack: Stack, name: str, content: bytes | None) -> None:
 def states(stack: Stack) -> dict[bytes, tuple[int, SetState]]:
     """The type number and the state of every set, of the newest layout in which its slot has states."""
     found: dict[bytes, tuple[int, SetState]] = {}
+    for part in parts_of(stack):
+        found |= zip(keys_of(part.keys), zip(part.types.tolist(), part.states().states(), strict=True), strict=True)
+    return found
+
+
+def parts_of(stack: Stack) -> Iterator[Part]:
+    """The parts of every slot at its mark, those of the newest layout last."""
     running = described_stack(stack.describe(), stack.session, None)
     for place, row in sorted(running.control.rows()):
         if row.manifest is not None:
             parts = running.parts(place)
-            for part in map(parts.read, parts.list_of(row.manifest).pieces):
-                found |= zip(
-                    keys_of(part.keys), zip(part.types.tolist(), part.states().states(), strict=True), strict=True
-                )
-    return found
+            yield from map(parts.read, parts.list_of(row.manifest).pieces)
 
 
 def put_back(stack: Stack, backup: Rows, tables: tuple[str, ...]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kanon.client.client import Client
+from kanon.client import Client, SetId
 from kanon.http.origin import HEADER
 from kanon.http.totals import SECONDS
 from kanon.local import Stack
@@ -41,9 +41,14 @@ def test_a_set_turns_true_by_joins_at_the_url_alone(new_stack: Callable[..., Sta
     stack = new_stack(OPEN)
     through = sent_by_the_edge(stack)
     at_url = {**through, "host": host(stack)}
-    client = Client(lambda method, path, body, headers: stack.request(method, path, body, {**headers, **at_url}))
+
+    def edge(method: str, path: str, body: Any, headers: dict[str, str]) -> Any:
+        """Sends joins to the URL and the rest to the API."""
+        return stack.request(method, path, body, {**headers, **(at_url if path.endswith(":join") else through)})
+
+    client = Client(edge)
     for number in range(200):
-        client.join("fledge", "YWJj", f"client {number}")
+        client.join("fledge", SetId("YWJj"), f"client {number}")
     assert rows(stack) == 200
     stack.advance(2 * 3600)
     answer = stack.request("GET", SET, None, through)

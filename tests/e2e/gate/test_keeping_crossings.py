@@ -4,17 +4,22 @@ A set that forgot it would search too early: an old noise would be drawn again.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from kanon.client import Client, Join, encoded
 from kanon.gate.names import set_key
+from kanon.gate.parts import Part, keys_of
+from kanon.gate.storage.aws.control import Place
+from kanon.gate.storage.aws.parts import Listed
 from kanon.keys import Secret
 from kanon.local import Stack
+from kanon.operate.changes import leased
 from tests.conftest import START
-from tests.integration.gate.doctor_view import operate
+from tests.e2e.gate.backups import parts_of, put_object
+from tests.integration.gate.doctor_view import operate, seen
 from tests.snapshot import Snapshot
 
 WINDOW, HOLD, EPOCH, ALLOWANCE = 5, 7, 24, 172_800
@@ -37,9 +42,9 @@ class Crossed:
         self.stack = stack
         self.key = set_key(Secret.derived("set-pepper", stack.storage.secrets["SetPepper"]), "a", SET)
         while not self.is_true():
-            Client(stack.request).join_all(Join("a", encoded(SET), f"client-{n}") for n in range(20))
+            Client(stack.request).join_many(Join("a", encoded(SET), f"client-{n}") for n in range(20))
             stack.advance_to((stack.clock.now() // 3600 + 1) * 3600 + 1800)
-        self.crossing = self.crossings("Members")[-1]
+        self.crossing = int(self.states.crossings[0, 1])
 
     @property
     def client(self) -> Any:
@@ -48,22 +53,47 @@ class Crossed:
     def is_true(self) -> bool:
         return Client(self.stack.request).status("a", encoded(SET)).k_anonymous
 
-    def item(self, table: str) -> dict[str, Any]:
-        name = self.stack.storage.tables[table]
-        found = self.client.get_item(TableName=name, Key={"set_key": {"B": self.key}}, ConsistentRead=True)
-        return dict(found.get("Item", {}))
+    @property
+    def states(self) -> Part:
+        """The part of the only slot."""
+        (part,) = parts_of(self.stack)
+        return part
 
-    def crossings(self, table: str) -> list[int]:
-        return [int(step["N"]) for step in self.item(table)["crossings"]["L"]]
+    @property
+    def status(self) -> dict[str, Any]:
+        """The item of the set in Statuses; empty if there is none."""
+        return dict(self.client.get_item(**self.place, ConsistentRead=True).get("Item", {}))
 
-    def kept_until(self, table: str) -> int:
-        """The last step for which a row with the crossing surely exists, an outage allowance included."""
-        assert self.crossings(table)[-1] == self.crossing
-        return (int(self.item(table)["ttl"]["N"]) - ALLOWANCE) // 3600 - 1
+    @property
+    def place(self) -> dict[str, Any]:
+        return {"TableName": self.stack.storage.tables["Statuses"], "Key": {"set_key": {"B": self.key}}}
+
+    def state_kept_until(self) -> int:
+        """The last step with the state of the set."""
+        (row,) = (n for n, key in enumerate(keys_of(self.states.keys)) if key == self.key)
+        assert self.states.crossings[row, 1] == self.crossing
+        return int(self.states.ends[row])
+
+    def status_kept_until(self) -> int:
+        """The last step for which an item with the crossing surely exists, an outage allowance included."""
+        assert int(self.status["crossings"]["L"][-1]["N"]) == self.crossing
+        return (int(self.status["ttl"]["N"]) - ALLOWANCE) // 3600 - 1
 
     def assert_kept(self) -> None:
-        for table in ("Members", "Statuses"):
-            assert self.kept_until(table) >= self.crossing + EPOCH + HOLD, table
+        assert min(self.state_kept_until(), self.status_kept_until()) >= self.crossing + EPOCH + HOLD
+
+    def forget_state(self) -> None:
+        """Put states without any set in the place of those of the slot."""
+        stack, place = seen(self.stack), Place(0, 0)
+        with leased(stack.control, [place], self.stack.clock.now(), 60) as rows:
+            step, run = rows[place].evaluated_through or 0, rows[place].run
+            piece = stack.parts(place).put(Part.empty(), step, run, "")
+            stack.control.restate(place, run, step, [stack.parts(place).put_list(Listed(step, (piece,)), run)])
+        assert len(self.states) == 0
+
+    def forget_status(self) -> None:
+        """Delete the item in Statuses."""
+        self.client.delete_item(**self.place)
 
 
 @pytest.fixture(scope="module")
@@ -81,39 +111,40 @@ def test_evaluation_keeps_a_crossing_for_an_epoch_and_a_hold(crossed: Crossed) -
     crossed.assert_kept()
     for _ in range(WINDOW + 1):  # everybody leaves
         crossed.stack.advance(3600)
-    assert crossed.kept_until("Members") == crossed.kept_until("Statuses") == crossed.crossing + EPOCH + HOLD
+    assert crossed.state_kept_until() == crossed.status_kept_until() == crossed.crossing + EPOCH + HOLD
 
 
 def test_an_empty_set_is_gone_only_after_that(crossed: Crossed) -> None:
-    crossed.stack.advance((EPOCH + HOLD) * 3600 + ALLOWANCE - 7200)
-    crossed.stack.sweep()
+    crossed.stack.advance((EPOCH + HOLD - 1) * 3600)
     crossed.assert_kept()
+    crossed.stack.advance(2 * 3600)
+    assert len(crossed.states) == 0
+    crossed.stack.advance(ALLOWANCE - 3 * 3600)
+    crossed.stack.sweep()
+    assert crossed.status_kept_until() == crossed.crossing + EPOCH + HOLD
     crossed.stack.advance(3 * 3600)
     crossed.stack.sweep()
-    assert crossed.item("Members") == crossed.item("Statuses") == {}
+    assert crossed.status == {}
 
 
 def test_a_set_that_was_suppressed_keeps_it(crossed: Crossed) -> None:
     assert operate(crossed.stack, "suppress", PLACE, "--yes")[0] == 0
-    assert "ttl" not in crossed.item("Statuses")
+    assert "ttl" not in crossed.status
     assert operate(crossed.stack, "unsuppress", PLACE, "--yes")[0] == 0
     crossed.assert_kept()
 
 
 def test_a_repair_keeps_it(crossed: Crossed) -> None:
-    crossed.client.update_item(
-        TableName=crossed.stack.storage.tables["Members"],
-        Key={"set_key": {"B": crossed.key}},
-        UpdateExpression="SET members = :damaged",
-        ExpressionAttributeValues={":damaged": {"B": b"\xff"}},
-    )
+    manifest = seen(crossed.stack).control.row(Place(0, 0)).manifest or ""
+    (piece,) = seen(crossed.stack).parts(Place(0, 0)).list_of(manifest).pieces
+    put_object(crossed.stack, piece.name, b"damaged")
     assert operate(crossed.stack, "repair", "--yes")[0] == 0
     crossed.assert_kept()
 
 
-@pytest.mark.parametrize("lost", ["Members", "Statuses"])
-def test_a_log_generation_takes_it_from_the_table_that_has_it(crossed: Crossed, lost: str) -> None:
-    crossed.client.delete_item(TableName=crossed.stack.storage.tables[lost], Key={"set_key": {"B": crossed.key}})
+@pytest.mark.parametrize("forget", [Crossed.forget_state, Crossed.forget_status], ids=["states", "statuses"])
+def test_a_log_generation_takes_it_from_where_it_is(crossed: Crossed, forget: Callable[[Crossed], None]) -> None:
+    forget(crossed)
     code, output = operate(crossed.stack, "new-generation", "--yes")
     assert code == 0, output
     crossed.assert_kept()

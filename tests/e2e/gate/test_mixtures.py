@@ -1,4 +1,7 @@
-"""Tables of different times with unchanged ids: evaluation stops, or the answers are those of the naive algorithm."""
+"""Tables of different times with unchanged ids: the doctor finds them, and no set becomes true that should not.
+
+No restore of DynamoDB gives such tables, but an import of rows does.
+"""
 
 import json
 import random
@@ -23,8 +26,8 @@ TYPES = {
     "c": {"k": 12, "window": 6, "laws": LAWS, "restart": "crossing", "hold": 7, "epoch": 20},
 }
 SETS = [b"set %d" % n for n in range(24)]
-RESTORED = ("Control", "Members", "Statuses")
-MIXTURES = list(chain.from_iterable(combinations(RESTORED, n) for n in (1, 2, 3)))
+RESTORED = ("Control", "Statuses")
+MIXTURES = list(chain.from_iterable(combinations(RESTORED, n) for n in (1, 2)))
 HOURS_BACK = 4
 
 
@@ -56,41 +59,42 @@ def next_steps(oracle: Oracle) -> tuple[bool, list[int]]:
         if {*seen(oracle.stack).marks.values()} != {step}:
             return True, mistakes
         answered = oracle.answers(step)
+        assert not [place for place in expected if answered[place] and not expected[place]]
         mistakes.append(sum(answered[place] != expected[place] for place in expected))
     return False, mistakes
 
 
-MAY_STOP = {("Members",), ("Statuses",), ("Members", "Statuses"), ("Control", "Statuses")}
-"""Members behind the mark, or Statuses behind Members."""
+LOSES_CROSSINGS = ("Statuses",)
+"""Its older rows lack crossings that the states have: these sets read false until they cross again."""
 
 
 @pytest.mark.parametrize("tables", MIXTURES, ids=" ".join)
-def test_tables_restored_from_different_times_stop_evaluation_or_change_no_answer(
+def test_tables_of_different_times_are_found_and_only_lost_crossings_change_answers(
     used: tuple[Snapshot[Oracle], Rows], tables: tuple[str, ...]
 ) -> None:
     snapshot, backup = used
     oracle = snapshot.restore()
+    assert "tables" not in wrong(oracle.stack)
     put_back(oracle.stack, backup, tables)
-    assert next_steps(oracle) == ((True, []) if tables in MAY_STOP else (False, [0, 0]))
-    assert ("tables" in wrong(oracle.stack)) is (tables in MAY_STOP)
+    assert wrong(oracle.stack)["tables"] == ("FAIL", "tables-of-different-times")
+    check(oracle, tables)
 
 
-def test_an_emptied_statuses_is_found_and_only_lost_crossings_change_answers(
-    used: tuple[Snapshot[Oracle], Rows],
+@pytest.mark.parametrize("tables", MIXTURES[:-1], ids=" ".join)  # both: docs/evidence/not-shown-here.md
+def test_an_emptied_table_is_found_and_only_lost_crossings_change_answers(
+    used: tuple[Snapshot[Oracle], Rows], tables: tuple[str, ...]
 ) -> None:
-    oracle = used[0].restore()
-    put_back(oracle.stack, {"Statuses": []}, ("Statuses",))
-    assert "tables" in wrong(oracle.stack)
-    check(oracle, ("Statuses",))
-
-
-def test_evaluation_stops_if_control_is_emptied(used: tuple[Snapshot[Oracle], Rows]) -> None:
-    oracle = used[0].restore()
-    put_back(oracle.stack, {"Control": []}, ("Control",))
-    assert next_steps(oracle)[0]
+    snapshot, _ = used
+    oracle = snapshot.restore()
+    put_back(oracle.stack, {table: [] for table in tables}, tables)
+    found = wrong(oracle.stack)
+    check(oracle, tables)
+    assert "tables" in found | wrong(oracle.stack)
 
 
 def check(oracle: Oracle, tables: tuple[str, ...]) -> None:
     """Compare the answers of two steps. Evaluation goes on."""
     stopped, mistakes = next_steps(oracle)
-    assert (stopped, mistakes) == ((False, [0, 0]) if tables == ("Control",) else (True, []))
+    assert not stopped
+    assert (0 in mistakes) is (tables != LOSES_CROSSINGS)
+    assert sum(mistakes) == 0 or tables == LOSES_CROSSINGS

@@ -107,7 +107,7 @@ def _type_of(stack: Stack) -> Type:
 def test_the_write_units_of_the_replay_are_between_those_of_a_young_and_of_a_full_row(stack_of_a_replay, monkeypatch):
     """The row of a slot takes one unit until it names ten manifests or so, and two from then on, as the model has it.
 
-    Everything else is exact. The replay has one slot, the model more.
+    So the model overstates a log of days by up to a fifth. The replay has one slot, the model more.
     """
     recorded, stack = stack_of_a_replay
     full = model_units(recorded, stack)

@@ -50,7 +50,7 @@ def told(stack: Stack) -> dict[str, list[float]]:
 
 def spoil_parts(stack: Stack) -> None:
     """Let the parts of one slot be of no known format: it stops."""
-    client, bucket = stack.session.client("s3"), stack.storage.buckets["States"]
+    client, bucket = stack.session.client("s3"), stack.storage.buckets["StatesBucket"]
     for item in client.list_objects_v2(Bucket=bucket, Prefix="0/0/")["Contents"]:
         client.put_object(Bucket=bucket, Key=item["Key"], Body=b"\x02")
 
