@@ -536,6 +536,23 @@ def test_a_version_without_a_type_whose_states_are_stored_stops_and_drops_none(s
     assert {scenario.type_of[name] for name in scenario.states()} <= {"small"}
 
 
+def test_a_crossing_in_the_next_instance_does_not_hide_the_one_that_readers_still_need(scenario: Scenario) -> None:
+    """Each set gets a crowd in one step of six only. So it is forgotten, and made anew when the next crowd comes."""
+    scenario.start()
+    before: dict[bytes, bool] = {}
+    true = 0
+    for step in range(START, START + 30):
+        for n, name in enumerate(NAMES):
+            if step % 6 == n % 6:
+                scenario.join(name, range(30), step, ("one-sided", "crossing", "small")[n % 3])
+        expected = scenario.expected(step)
+        scenario.run_hourly([step])
+        assert {name: above for name, above in scenario.shown(step - 1).items() if name in before} == before
+        before = expected
+        true += sum(expected.values())
+    assert true > 30
+
+
 def test_a_slot_whose_row_is_lost_is_not_begun_again(scenario: Scenario) -> None:
     scenario.start()
     scenario.join(NAMES[0], range(6), START)

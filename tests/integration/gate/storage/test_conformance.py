@@ -209,6 +209,14 @@ def test_a_status_is_only_replaced_by_a_later_crossing(tables: Tables, first: in
     assert item["ttl"] == {"N": str(100 + first if kept == first else 200 + second)}
 
 
+def test_the_crossing_of_a_set_that_was_forgotten_leaves_the_one_before_to_readers(tables: Tables) -> None:
+    for crossing, kept in ((5, (5,)), (5, (5,)), (11, (5, 11)), (17, (11, 17))):
+        cross(tables.statuses, SETS[0], (crossing,), 99)
+        assert tables.statuses.crossings(SETS[:1]) == {SETS[0]: kept}
+    cross(tables.statuses, SETS[0], (17, 23), 99)
+    assert tables.statuses.crossings(SETS[:1]) == {SETS[0]: (17, 23)}
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_a_suppression_survives_every_crossing_hides_them_and_never_expires(tables: Tables, known: bool) -> None:
     if known:

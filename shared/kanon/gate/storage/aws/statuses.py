@@ -35,8 +35,8 @@ def key_of_slot(slot: int) -> bytes:
 
 
 def crossings_of(item: Item) -> tuple[int, ...]:
-    """The crossings in the item of a set, oldest first."""
-    return tuple(int(step["N"]) for step in item.get("crossings", {"L": []})["L"])
+    """The last two crossings in the item of a set, oldest first."""
+    return tuple(int(step["N"]) for step in item.get("crossings", {"L": []})["L"][-2:])
 
 
 class Statuses(KeyedTable):
@@ -74,14 +74,21 @@ class Statuses(KeyedTable):
             ]
 
     def _record(self, status: "Status", suppressed: bool) -> dict[str, Any]:
-        """The update that records the crossings of a set that is, or is not, ``suppressed``."""
+        """The update that records the crossings of a set that is, or is not, ``suppressed``.
+
+        A set that was forgotten has one crossing. The one before it stays in the item: until the tick readers need it.
+        """
         set_key, crossings, expires = status
         check_set_key(set_key)
-        update = "SET crossings = :crossings, newest = :newest"
         values: dict[str, Any] = {
             ":crossings": {"L": [{"N": str(step)} for step in crossings]},
             ":newest": {"N": str(crossings[-1])},
         }
+        stored = ":crossings"
+        if len(crossings) == 1:
+            stored = "list_append(if_not_exists(crossings, :none), :crossings)"
+            values[":none"] = {"L": []}
+        update = f"SET crossings = {stored}, newest = :newest"
         if not suppressed:
             update += ", #ttl = :expires"
             values[":expires"] = {"N": str(expires)}
