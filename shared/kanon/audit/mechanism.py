@@ -40,7 +40,7 @@ from kanon.audit.scenarios import (
     probes,
     scenario_of,
 )
-from kanon.gate.mechanism.exact_law import first_crossing
+from kanon.gate.mechanism.exact_law import Span, first_crossing, next_crossing, over_span
 from kanon.gate.mechanism.parameters import CrossingRestart, Parameters
 from kanon.noise.laws import Law, one_sided, two_sided
 from kanon.noise.words import TOTAL
@@ -178,7 +178,8 @@ def steps_of(lengths: Mapping[int, int]) -> range:
 def crossing_steps(subject: Subject, keys: Sequence[bytes], scenario: Scenario) -> Ints:
     """The step at which each set crosses in its two instances: (sets, 2), from 0; the window if it does not cross.
 
-    With restart after the crossing: the steps of its first two crossings; the number of steps if there is none.
+    With restart after the crossing, (sets, 3): the steps of its first two crossings, the number of steps if there is
+    none; and whether it is true at the last step.
     """
     found: dict[bytes, list[int]] = {key: [] for key in keys}
     for step, released in run(subject, dict.fromkeys(keys, scenario)):
@@ -192,7 +193,8 @@ def crossing_steps(subject: Subject, keys: Sequence[bytes], scenario: Scenario) 
 def first_two(parameters: Parameters, crossings: Sequence[Sequence[int]], steps: int) -> Ints:
     """The crossings of sets, oldest first and counted from 0, in the form of :func:`crossing_steps`."""
     if parameters.restart is not None:
-        return np.array([(*of_set, steps, steps)[:2] for of_set in crossings])
+        last = steps - parameters.restart.hold  # true at the last step
+        return np.array([(*(*of_set, steps, steps)[:2], max(of_set, default=-1) >= last) for of_set in crossings])
     window = parameters.window
     table = np.full((len(crossings), 2), window)
     for row, of_set in enumerate(crossings):
@@ -278,7 +280,7 @@ def judge(fits: Sequence[Fit], others: Iterable[Check] = (), alpha: float = ALPH
 
 
 def fits(name: str, path: Path, parameters: Parameters, scenario: Scenario, steps: Sequence[Ints]) -> list[Fit]:
-    """The tests of crossing steps, (sets, 2) for each of two types with the same sets.
+    """The tests of :func:`crossing_steps` for each of two types with the same sets.
 
     They test the marginals of both instances, their joint law, and the independence of neighbouring sets and of
     the two types. Noise is independent everywhere, so every joint law is a product.
@@ -315,11 +317,12 @@ def _fits_of_instances(
     }
 
 
-def _fits_of_searches(parameters: Parameters, scenario: Scenario, steps: Ints) -> tuple[Floats, dict[str, FitResult]]:
-    """The law of the first crossing, and the tests of the first two, (sets, 2)."""
-    hold, never = parameters.restart.hold, len(scenario.joined)  # type: ignore[union-attr]
-    first = next_crossing(parameters, scenario, 0, 0)
-    second = np.array([next_crossing(parameters, scenario, min(j + hold, never), j + 1) for j in range(never)])
+def _fits_of_searches(parameters: Parameters, scenario: Scenario, found: Ints) -> tuple[Floats, dict[str, FitResult]]:
+    """The law of the first crossing, and the tests of the first two and of the last answer, (sets, 3)."""
+    never, steps, last = len(scenario.joined), found[:, :2], found[:, 2]
+    span = Span(never, scenario.counts_since, before_end(parameters))
+    first, at_last = next_crossing(parameters, span), float(over_span(parameters, span).true[-1])
+    second = np.array([next_crossing(parameters, span, j) for j in range(never)])
     pairs = np.zeros((never + 1, never + 1))
     pairs[:never], pairs[never, never] = first[:-1, None] * second, first[never]
     delays = np.full((never + 1, never + 1, 2), never)  # of the two crossings after the first steps of their searches
@@ -339,24 +342,8 @@ def _fits_of_searches(parameters: Parameters, scenario: Scenario, steps: Ints) -
         "two searches, equal delays": goodness.binomial(
             int((np.diff(seen)[:, 0] == 0)[seen[:, 0] < never].sum()), len(steps), float(np.trace(law[:-1, :-1]))
         ),
+        "true at the last step, after many searches": goodness.binomial(int(last.sum()), len(last), at_last),
     }
-
-
-def next_crossing(parameters: Parameters, scenario: Scenario, first: int, since: int) -> Floats:
-    """The law of the first crossing from a search on that begins at step ``first``, over epochs; the last is never.
-
-    The search counts the joins from the step ``since`` on.
-    """
-    steps, alive = len(scenario.joined), 1.0
-    law = np.zeros(steps + 1)
-    while first < steps:
-        ends = min(_epoch_of(parameters, first) + parameters.cycle, steps)
-        found = first_crossing(parameters, scenario.counts_since(since)[first:ends])
-        law[first:ends] = alive * found[:-1]
-        alive *= float(found[-1])
-        first = since = ends
-    law[-1] = alive
-    return law
 
 
 def _delay(parameters: Parameters, crossing: int, before: int | None = None) -> int:

@@ -1,4 +1,4 @@
-"""The exact distribution (law) of the first crossing in an instance, for any sequence of counts.
+"""The exact distribution (law) of the first crossing in an instance, for any sequence of counts, and over spans.
 
 An instance of w steps has only w + 1 outcomes, "crosses at step j" for j < w and "never", so nothing needs
 simulation: ``P(j) = sum_u p1(u) prod_{i<j} P(nu < k+u-c_i) P(nu >= k+u-c_j)``, with p1 the threshold law and c_i
@@ -7,7 +7,7 @@ rationals.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -107,6 +107,81 @@ def never_at_constant(parameters: Parameters, counts: ArrayLike, steps: ArrayLik
     entry = np.clip(needed - tails.lowest, 0, len(tails.reached) - 1)
     law: Floats = np.tensordot(weights, np.exp(number * tails.coarse[entry] + number * tails.fine[entry]), axes=1)
     return law
+
+
+@dataclass(frozen=True)
+class Span:
+    """The counts of a set over consecutive steps, numbered from 0; before them nobody joined it.
+
+    Attributes:
+        steps: their number.
+        counts_since: the count at each step, (steps,), of the joins from a given step on. A search that begins anew
+            counts no others; on a grid every join counts, so only ``counts_since(0)`` is asked.
+        begun: the steps between the beginning of the epoch or instance that contains step 0, and step 0.
+    """
+
+    steps: int
+    counts_since: Callable[[int], ArrayLike]
+    begun: int = 0
+
+
+@dataclass(frozen=True)
+class SpanLaw:
+    """What happens at each step of a span, over all its searches.
+
+    Attributes:
+        first: the probability that the first crossing is at the step; the last entry is never, (steps + 1,).
+        crosses: the probability that the set crosses at the step, (steps,).
+        true: the probability that it is true there, (steps,).
+    """
+
+    first: Floats
+    crosses: Floats
+    true: Floats
+
+
+def over_span(parameters: Parameters, span: Span) -> SpanLaw:
+    """The law of a span with any counts, over searches, holds and epochs (or instances).
+
+    A crossing at j decides which search follows, and its noise is new. So the crossings are a sum over the last one
+    before each (:func:`next_crossing`).
+    """
+    first = next_crossing(parameters, span)
+    crosses, true = first[:-1].copy(), np.zeros(span.steps)
+    for j in range(span.steps):
+        if crosses[j] > 0:
+            crosses += crosses[j] * next_crossing(parameters, span, j)[:-1]
+            true[j : _next_search(parameters, span, j)] += crosses[j]
+    return SpanLaw(first, crosses, true)
+
+
+def next_crossing(parameters: Parameters, span: Span, after: int | None = None) -> Floats:
+    """The law of the first crossing in a span, or of the next one given one at the step ``after``; the last is never.
+
+    Silent searches follow each other, one for each epoch or instance. Shape (steps + 1,).
+    """
+    grid = parameters.restart is None
+    first, since = (0, 0) if after is None else (_next_search(parameters, span, after), after + 1)
+    law, alive = np.zeros(span.steps + 1), 1.0
+    while first < span.steps:
+        ends = min(_end_of_cycle(parameters, span, first), span.steps)
+        found = first_crossing(parameters, np.asarray(span.counts_since(0 if grid else since))[first:ends])
+        law[first:ends] = alive * found[:-1]
+        alive *= float(found[-1])
+        first = since = ends
+    law[-1] = alive
+    return law
+
+
+def _next_search(parameters: Parameters, span: Span, crossing: int) -> int:
+    """The first step of the search after a crossing; until then the set is true."""
+    restart = parameters.restart
+    return _end_of_cycle(parameters, span, crossing) if restart is None else crossing + restart.hold
+
+
+def _end_of_cycle(parameters: Parameters, span: Span, step: int) -> int:
+    """The first step of the epoch or instance after the one that contains ``step``."""
+    return ((step + span.begun) // parameters.cycle + 1) * parameters.cycle - span.begun
 
 
 def false_after_silence(parameters: Parameters, count: int, higher: int) -> float:

@@ -1,6 +1,8 @@
 """The exact law: floats against rationals, rationals against the algorithm itself."""
 
 import random
+from collections import defaultdict
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 
@@ -8,8 +10,17 @@ import numpy as np
 import pytest
 
 from kanon.gate.mechanism.above_threshold import crosses
-from kanon.gate.mechanism.exact_law import first_crossing, first_crossing_exact, given_threshold, never_at_constant
-from kanon.gate.mechanism.parameters import PROFILES, Parameters, profile
+from kanon.gate.mechanism.exact_law import (
+    Span,
+    false_after_silence,
+    first_crossing,
+    first_crossing_exact,
+    given_threshold,
+    never_at_constant,
+    over_span,
+)
+from kanon.gate.mechanism.parameters import PROFILES, CrossingRestart, Parameters, profile
+from kanon.gate.mechanism.searches import Search, Searches
 from kanon.noise.laws import one_sided, two_sided
 from tests.divergence import hockey_stick, hockey_stick_exact, two_instances
 from tests.unit.examples import ONE_SIDED, SMALL
@@ -141,3 +152,67 @@ def test_both_laws_of_a_wide_table_fit_into_floats() -> None:
     parameters = Parameters(500, 10, 60, two_sided(Fraction(1, 10), 200), one_sided(Fraction(1, 10), 250))
     law = first_crossing(parameters, [450] * 10)
     assert law.sum() == pytest.approx(1, abs=1e-14)
+
+
+TINY = Parameters(4, 2, 3600, one_sided(Fraction(1, 2), 2), one_sided(Fraction(1, 2), 2), 8, phase="zero")
+RESTARTS = [None, *(CrossingRestart(*each) for each in ((2, 3), (2, 4), (3, 4), (4, 3)))]
+
+
+def transcripts(searches: Searches, joined: list[set[int]]) -> dict[tuple[int, ...], Fraction]:
+    """Every sequence of crossings with its probability: the rules of ``searches``, step by step, over all noise."""
+    p, found = searches.parameters, defaultdict[tuple[int, ...], Fraction](Fraction)
+
+    def walk(step: int, crossings: tuple[int, ...], chance: Fraction, running: tuple[Search, int] | None) -> None:
+        if step == len(joined) or not chance:
+            found[crossings] += chance
+            return
+        search = searches.at(step, crossings[-1] if crossings else None)
+        if search.first > step:
+            walk(step + 1, crossings, chance, None)
+            return
+        mu = p.threshold_law
+        drawn = {u: mu.probability(u) for u in range(mu.min, mu.max + 1)}
+        if running is not None and running[0] == search:
+            drawn = {running[1]: Fraction(1)}
+        count = len(set().union(*joined[max(0, searches.counts_from(search, step)) : step + 1]))
+        for u, of_u in drawn.items():
+            nus = range(max(p.query_law.min, p.k + u - count), p.query_law.max + 1)
+            crosses = sum((p.query_law.probability(v) for v in nus), Fraction(0))
+            walk(step + 1, (*crossings, step), chance * of_u * crosses, None)
+            walk(step + 1, crossings, chance * of_u * (1 - crosses), (search, u))
+
+    walk(0, (), Fraction(1), None)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("restart", RESTARTS, ids=str)
+def test_the_law_of_a_span_is_that_of_all_transcripts(restart: CrossingRestart | None, seed: int) -> None:
+    """Over several searches, holds and epochs (instances), with members that come, return and leave."""
+    parameters, draw = replace(TINY, restart=restart), random.Random(seed)
+    joined = [set(draw.sample(range(6), draw.randrange(2, 6))) for _ in range(7)]
+    begun = seed % parameters.cycle
+
+    def counts_since(since: int) -> list[int]:
+        return [len(set().union(*joined[max(since, r - 1) : r + 1])) for r in range(len(joined))]
+
+    searches = Searches(parameters, -begun % parameters.cycle)
+    law, exact = over_span(parameters, Span(len(joined), counts_since, begun)), transcripts(searches, joined)
+    assert sum(exact.values()) == 1
+    assert max(map(len, exact)) > 1
+    for r in range(len(joined)):
+        first = sum(p for found, p in exact.items() if found[:1] == (r,))
+        crosses = sum(p for found, p in exact.items() if r in found)
+        true = sum(p for found, p in exact.items() if any(x <= r <= searches.last_true(x) for x in found))
+        expected = [float(each) for each in (first, crosses, true)]
+        assert [law.first[r], law.crosses[r], law.true[r]] == pytest.approx(expected, rel=0, abs=1e-14)
+    assert law.first[-1] == pytest.approx(float(exact[()]), abs=1e-14)
+
+
+@pytest.mark.parametrize("count", range(1, 6))
+@pytest.mark.parametrize("restart", [None, CrossingRestart(6, 15), CrossingRestart(8, 40)], ids=str)
+def test_the_law_of_a_span_agrees_with_the_rise_after_long_silence(restart: CrossingRestart | None, count: int) -> None:
+    parameters = replace(SMALL, restart=restart)
+    counts = [count] * (parameters.cycle - 1) + [6]
+    late = 1 - over_span(parameters, Span(parameters.cycle, lambda _: counts)).true[-1]
+    assert late == pytest.approx(false_after_silence(parameters, count, 6), abs=1e-12)
