@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import product
 from math import exp, floor, log10
 from typing import Any, Literal
 
@@ -17,7 +18,9 @@ from kanon.gate.mechanism.bounds import Guarantee, distinct_tokens, guarantee
 from kanon.gate.mechanism.exact_law import Floats, false_after_silence, never_at_constant
 from kanon.gate.mechanism.parameters import (
     CURRENT_PROFILES,
+    LEAST_EPOCH,
     PROFILES,
+    USUAL_EPOCH,
     WATCHED_SETS,
     CrossingRestart,
     InvalidParametersError,
@@ -52,7 +55,10 @@ PLANNED_TYPE = "fledge"
 Unit = Literal["join", "year"]
 """What a target protects: one join, or all joins of a client that joins one set in every window of a year."""
 HOLDS = (1, 2, 4)
-"""The holds that the planner tries for the unit ``year``, windows. A longer one costs less, and old statuses stay."""
+"""The holds that the planner tries for the unit ``year``, windows. A longer one costs less, and old statuses stay. For
+one join it changes no zone, as it changes no search."""
+EPOCHS = (LEAST_EPOCH, 26, USUAL_EPOCH)
+"""The epochs that the planner tries, windows; none is longer than :func:`usual_epoch`."""
 
 
 @dataclass(frozen=True)
@@ -280,31 +286,36 @@ def decimal_text(x: Fraction) -> str:
 def best_plan(target: Target) -> Plan:
     """The type with the smallest 99% zone that meets the target.
 
-    Of equals, the one whose delay at the upper end of the zone is smallest, then the one that keeps the fewest members.
+    Of equals with the same restart, the one whose delay at the upper end of the zone is smallest, then the one that
+    keeps the fewest members. Of several restarts, the one for which :attr:`Plan.partial_share` and :attr:`Plan.late`
+    have the smallest sum: it bounds the probability that a set that rises after long silence is not true at once.
+
     Its delta holds for a join whose step depends on a year of answers; with restart after the crossing its set too, of
-    :data:`WATCHED_SETS` sets. Tries about a hundred splits that spend all of epsilon, for each shape of law and each
-    hold, with the smallest truncations.
+    :data:`WATCHED_SETS` sets. Tries about a hundred splits that spend all of epsilon, for each shape of law, each
+    hold and each epoch, with the smallest truncations.
 
     Raises:
         InvalidParametersError: no laws meet the target at this k.
     """
-    best: tuple[tuple[int, float, int], Parameters] | None = None
+    best: dict[CrossingRestart | None, tuple[tuple[int, float, int], Parameters]] = {}
     splits = _splits(target) if target.restart == "crossing" else _grid_splits(target)
-    for width, split in sorted(((split.width(target), split) for split in splits), key=lambda one: one[0]):
-        if best is not None and width > best[0][0]:
+    for width, split in sorted(((split.width(target.window), split) for split in splits), key=_in_order):
+        if best and width > min(rank[0] for rank, _ in best.values()):
             break
         found = split.fitted(target)
         if found is not None:
             false, true = zone(found)
             rank = (true - false, round(delay(found, true), 9), found.members_kept - found.never_true_below)
-            if best is None or rank < best[0]:
-                best = rank, found
-    if best is None:
+            if split.restart not in best or rank < best[split.restart][0]:
+                best[split.restart] = rank, found
+    if not best:
         raise InvalidParametersError(
             f"no noise distributions give {target.bound} at k={target.k} over"
             f" {target.window} steps without a risk of releasing an empty set: raise k, epsilon or delta"
         )
-    return Plan("planned", best[1])
+    least = min(rank[0] for rank, _ in best.values())
+    plans = [Plan("planned", found) for rank, found in best.values() if rank[0] == least]
+    return plans[0] if len(plans) == 1 else min(plans, key=lambda plan: plan.partial_share + plan.late)
 
 
 def profile_plan(name: str, target: Target) -> Plan:
@@ -349,14 +360,9 @@ class Split:
     query_epsilon: Fraction
     restart: CrossingRestart | None
 
-    def width(self, target: Target) -> int:
+    def width(self, window: int) -> int:
         """The width of the 99% zone if delta is ignored."""
-        law = SHAPES[self.shape]
-        # The tails of these truncations, below 1e-10, do not move a 99% point.
-        wide = [law(epsilon, max(2, int(23 / epsilon))) for epsilon in (self.threshold_epsilon, self.query_epsilon)]
-        # The width of the zone does not depend on k.
-        false, true = zone(Parameters(1000, target.window, target.period, wide[0], wide[1], 32))
-        return true - false
+        return _width(self.shape, self.threshold_epsilon, self.query_epsilon, window)
 
     def fitted(self, target: Target) -> Parameters | None:
         """Parameters with the smallest truncations that meet the target; None if none do."""
@@ -367,6 +373,22 @@ class Split:
         except InvalidParametersError:
             return None
         return found if target.covers(guarantee(found)) else None
+
+
+@lru_cache(maxsize=1024)
+def _width(shape: Shape, threshold_epsilon: Fraction, query_epsilon: Fraction, window: int) -> int:
+    law = SHAPES[shape]
+    # The tails of these truncations, below 1e-10, do not move a 99% point.
+    wide = [law(epsilon, max(2, int(23 / epsilon))) for epsilon in (threshold_epsilon, query_epsilon)]
+    # The width of the zone does not depend on k.
+    false, true = zone(Parameters(1000, window, 3600, wide[0], wide[1], 32))
+    return true - false
+
+
+def _in_order(one: "tuple[int, Split]") -> tuple[int, str, Fraction]:
+    """Narrow zones first; splits with the same laws together, because tables are cached."""
+    width, split = one
+    return width, split.shape, split.query_epsilon
 
 
 def _watched(target: Target, restart: CrossingRestart | None) -> Losses:
@@ -380,11 +402,12 @@ def _watched(target: Target, restart: CrossingRestart | None) -> Losses:
 
 def _splits(target: Target) -> Iterator[Split]:
     """The splits for restart after the crossing: ``I e1 + e2 = epsilon``; I is 1 for one join."""
-    epoch = usual_epoch(target.window, target.period)
-    for hold in HOLDS if target.unit == "year" else (1,):
+    year, longest = target.unit == "year", usual_epoch(target.window, target.period)
+    epochs = sorted({min(windows * target.window, longest) for windows in EPOCHS})
+    for hold, epoch in product(HOLDS if year else (1,), epochs):
         restart = CrossingRestart(hold * target.window, epoch)
-        met = 1 + (most_searches(restart, target.year - 1) if target.unit == "year" else 0)
-        most = Fraction(1) if target.unit == "year" else Fraction(3, 5)
+        met = 1 + (most_searches(restart, target.year - 1) if year else 0)
+        most = Fraction(1) if year else Fraction(3, 5)
         for query_epsilon in _query_epsilons(target, Fraction(1, 5) / met, most / met):
             if met * query_epsilon <= target.epsilon:
                 rest = (target.epsilon - query_epsilon) / met

@@ -80,12 +80,12 @@ def test_delay_partial_counts_and_the_least_possible_zone_stand_beside_the_zone(
         line.split("│")[1].strip(): line.split("│")[2].strip() for line in shown.splitlines() if line.count("│") == 3
     }
     assert rows["mean delay at its upper end, steps"] == "0.08"
-    assert rows["steps with a partial count, while false"] == "1.9%"
-    assert rows["steps a crossing is kept"] == str(8904 + 168)
-    assert rows["steps a noise key is needed"] == "8904"
-    assert rows["false at once after long silence"] == "8.7%"
+    assert rows["steps with a partial count, while false"] == "3.8%"
+    assert rows["steps a crossing is kept"] == str(4368 + 168)
+    assert rows["steps a noise key is needed"] == "4368"
+    assert rows["false at once after long silence"] == "6.2%"
     assert rows["re-joining one set for 365 days"].startswith("(90.48, ")
-    assert rows["one join, 10,000 sets watched for a year"] == "(3, 6.52e-6)"
+    assert rows["one join, 10,000 sets watched for a year"] == "(3, 6.95e-6)"
     assert "No mechanism has a 99% zone below 5 clients" in shown
 
 

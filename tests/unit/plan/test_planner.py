@@ -10,7 +10,7 @@ import pytest
 
 from kanon.gate.mechanism.bounds import guarantee
 from kanon.gate.mechanism.exact_law import false_after_silence, first_crossing, first_crossing_exact
-from kanon.gate.mechanism.parameters import CrossingRestart, InvalidParametersError, Parameters
+from kanon.gate.mechanism.parameters import CrossingRestart, InvalidParametersError, Parameters, usual_epoch
 from kanon.gate.parts import PADDING, Part, encode
 from kanon.gate.types import read_types
 from kanon.noise.bound import Bound
@@ -89,6 +89,29 @@ def test_a_plan_for_a_year_of_joins_meets_its_target_with_a_longer_hold() -> Non
     assert restart is not None
     assert restart.hold > 168
     assert width(plan) <= 9
+
+
+@pytest.mark.parametrize(("window", "epoch"), [(24, 26), (168, 26), (720, 13)])
+def test_of_equal_zones_a_plan_takes_the_epoch_with_the_fewest_partial_and_late_answers(
+    window: int, epoch: int
+) -> None:
+    plan = best_plan(replace(GOAL, window=window))
+    assert plan.parameters.restart == CrossingRestart(window, epoch * window)
+    longest = usual_epoch(window, GOAL.period) // window
+    for windows in {min(each, longest) for each in planner.EPOCHS}:
+        other = Plan("other", replace(plan.parameters, restart=CrossingRestart(window, windows * window)))
+        assert other.zone == plan.zone
+        assert windows == epoch or plan.partial_share + plan.late < other.partial_share + other.late
+
+
+def test_a_plan_for_a_year_of_joins_takes_the_epoch_with_the_smallest_zone() -> None:
+    """Shorter epochs let more searches begin, so each may cost less."""
+    target = replace(GOAL, epsilon=Fraction(51, 2), unit="year")
+    plan = best_plan(target)
+    assert plan.parameters.restart == CrossingRestart(4 * 168, 53 * 168)
+    for windows in (13, 26):
+        shorter = replace(plan.parameters, restart=CrossingRestart(4 * 168, windows * 168))
+        assert not target.covers(guarantee(shorter))
 
 
 @pytest.mark.parametrize(

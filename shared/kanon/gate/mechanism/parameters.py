@@ -340,12 +340,17 @@ def smallest_laws(
 
     def second_for(first: int) -> int:
         return _smallest(
-            lambda second: lost.delta(make(threshold_epsilon, first), make(query_epsilon, second)) <= delta
+            query_epsilon,
+            lambda second: lost.delta(make(threshold_epsilon, first), make(query_epsilon, second)) <= delta,
         )
 
     best: tuple[int, Fraction, Law, Law] | None = None
-    least_first = _smallest(lambda first: lost.threshold * make(threshold_epsilon, first).shift_delta <= delta)
-    least_second = _smallest(lambda second: lost.adding * make(query_epsilon, second).tail_delta <= delta)
+    least_first = _smallest(
+        threshold_epsilon, lambda first: lost.threshold * make(threshold_epsilon, first).shift_delta <= delta
+    )
+    least_second = _smallest(
+        query_epsilon, lambda second: lost.adding * make(query_epsilon, second).tail_delta <= delta
+    )
     for first in range(least_first, MOST_TRUNCATION):
         if best is not None and first + least_second > best[0]:
             break
@@ -365,9 +370,9 @@ def smallest_laws(
     return best[2], best[3]
 
 
-def _smallest(reaches: Callable[[int], bool]) -> int:
-    """The smallest truncation for which ``reaches`` holds, or MOST_TRUNCATION. It must hold for all larger ones."""
-    low, high = 1, MOST_TRUNCATION
+def _smallest(epsilon: Fraction, reaches: Callable[[int], bool]) -> int:
+    """The smallest truncation for which ``reaches`` holds, or a too large one. It must hold for all larger ones."""
+    low, high = 1, min(MOST_TRUNCATION, int(45 / epsilon) + 2)  # e^-45 < 2^-64: no table is longer
     while low < high:
         middle = (low + high) // 2
         try:
