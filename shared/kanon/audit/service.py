@@ -2,7 +2,8 @@
 
 It runs on the local stack (``kanon.local``, built from template.yaml) with its own types and changes nothing inside
 the service. It reads the set pepper, because each scenario begins at the first step of an instance of its set, or, with
-restart after the crossing, near the end of an epoch.
+restart after the crossing, near the end of an epoch. It reads the noise keys too, of which the second one begins amid
+the scenarios: with them the definition, ``above_threshold``, gives the only right answer of each set at each step.
 """
 
 import itertools
@@ -10,9 +11,11 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
+from typing import Any
 
-from kanon.audit.mechanism import Check, Fit, first_two, fits, judge_probe
+from kanon.audit.mechanism import Check, Fit, Subject, answers_in_process, first_two, fits, judge_probe
 from kanon.audit.scenarios import (
     CROWD,
     FIRST_STEP,
@@ -20,16 +23,22 @@ from kanon.audit.scenarios import (
     Ints,
     Scenario,
     first_step_of,
+    key_change,
+    phase,
     probed,
     probes,
     scenario_of,
 )
 from kanon.client import Client, Join, encoded
 from kanon.errors import Error
+from kanon.gate.deciding import NoiseKeys
+from kanon.gate.mechanism.above_threshold import SetState, evaluate, is_above
 from kanon.gate.mechanism.parameters import Parameters
+from kanon.gate.mechanism.searches import Searches
+from kanon.gate.mechanism.tape import Noise, Tapes
 from kanon.gate.names import set_key
 from kanon.gate.types import Type
-from kanon.keys import Secret
+from kanon.keys import Secret, fetch_noise_keys
 from kanon.local import Stack
 from kanon.plan.planner import type_document
 
@@ -37,6 +46,9 @@ Place = tuple[str, bytes]
 """Type name and set id."""
 
 SLOTS = 2
+DEFINED = 20
+"""The sets of each type that are compared with the definition, which is slow."""
+SECOND_KEY = "k" * 64
 LOG_REACHES_BACK = 172_800
 """Seconds; the smallest value that the template allows, because the first evaluation reads all of it."""
 
@@ -65,10 +77,17 @@ def audit_service(types: Mapping[str, Parameters], trials: int, seed: int) -> tu
     for name, parameters in probed_types.items():
         configured[name] = parameters
         scenarios[name] = [probe.scenario for probe in probes(parameters)]
-    with _stack(configured, seed) as stack:
+    second = min(key_change(parameters) for parameters in types.values())
+    with _stack(configured, seed, second) as stack:
+        keys = _noise_keys(stack, second)
         answers = answers_of_service(stack, configured, scenarios, seed)
         standing = [_standing(stack, name, p) for name, p in probed_types.items() if p.restart is not None]
-    found, checks = [], standing
+        defined = [
+            _as_defined(stack, keys, twin, configured[twin], scenario_of(parameters), answers[twin][:DEFINED], seed)
+            for name, parameters in types.items()
+            for twin in _twins(name)
+        ]
+    found, checks = [], standing + defined
     for name, parameters in types.items():
         twins = [answers[twin] for twin in _twins(name)]
         found += fits(
@@ -89,15 +108,62 @@ class LateError(Error, RuntimeError):
     """The answers are not those of the current step, so the audit cannot judge them."""
 
 
-def _stack(types: Mapping[str, Parameters], seed: int) -> Stack:
+def _stack(types: Mapping[str, Parameters], seed: int, second_key: int) -> Stack:
     (period,) = {parameters.period for parameters in types.values()}
     parameters = {
         "Types": json.dumps({name: type_document(Type(name, p, None)) for name, p in types.items()}),
         "Period": str(period),
         "Slots": str(SLOTS),
+        "NoiseKeys": json.dumps([{"id": "1", "from_step": 0}, {"id": "2", "from_step": second_key}]),
         "OutageAllowance": str(LOG_REACHES_BACK),
     }
     return Stack(parameters, start=float(FIRST_STEP * period), seed=seed, name="audit")
+
+
+def _noise_keys(stack: Stack, second_key: int) -> NoiseKeys:
+    """The noise keys of a new stack, after the second one, from this step on, was added to its secret."""
+    manager = stack.session.client("secretsmanager")
+    arn = stack.functions["evaluate"].environment["KANON_NOISE_KEY_SECRET"]
+    texts = {**json.loads(stack.storage.secrets["NoiseKey"]), "2": SECOND_KEY}
+    manager.put_secret_value(SecretId=arn, SecretString=json.dumps(texts))
+    keys = fetch_noise_keys(manager, arn, ["1", "2"])
+    return NoiseKeys(((0, keys["1"]), (second_key, keys["2"])))
+
+
+def _as_defined(
+    stack: Stack,
+    keys: NoiseKeys,
+    name: str,
+    parameters: Parameters,
+    scenario: Scenario,
+    answers: Sequence[Mapping[int, bool]],
+    seed: int,
+) -> Check:
+    """Compare the answers of the first sets of a type with the definition, under the same noise keys."""
+    pepper = Secret.derived("set-pepper", stack.storage.secrets["SetPepper"])
+    sets = [set_key(pepper, *place) for place in _sets(name, parameters, pepper, len(answers), seed)]
+    deployment = stack.functions["evaluate"].environment["KANON_DEPLOYMENT"]
+    expected = answers_in_process(_definition(parameters, keys, deployment, name), dict.fromkeys(sets, scenario))
+    wrong = sum(expected[key] != of_set for key, of_set in zip(sets, answers, strict=True))
+    detail = f"the answers of {wrong} sets differ" if wrong else ""
+    return Check("the definition under the same noise keys", name, "service", len(sets), not wrong, detail)
+
+
+def _definition(parameters: Parameters, keys: NoiseKeys, deployment: str, name: str) -> Subject:
+    """The definition with the noise of a stack. Each search uses the noise key of its first step."""
+
+    def noise_of(key: bytes, place: int) -> Noise:
+        grid = parameters.restart is None
+        first = phase(key, parameters.cycle, parameters.phase) + place * parameters.cycle if grid else place
+        return Noise(Tapes(keys.for_search(first), deployment, name, parameters), key, place)
+
+    def decide(step: int, sets: Sequence[tuple[bytes, Any, Sequence[int]]]) -> list[Any]:
+        return [evaluate(parameters, key, state, joined, step, partial(noise_of, key)) for key, state, joined in sets]
+
+    def answer(key: bytes, crossings: tuple[int, ...], visible: int, step: int) -> bool:
+        return is_above(Searches.of(parameters, key), crossings, visible, step)
+
+    return Subject(parameters, SetState(), decide, answer)
 
 
 def answers_of_service(

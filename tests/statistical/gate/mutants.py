@@ -464,7 +464,14 @@ PROBED = [
     Mutant(
         "an epoch begins one step too late",
         0,
-        plain=(("searches", FIRST, "first = self._first_of_cycle(step - 1) + 1  #"),),
+        plain=(
+            ("searches", FIRST, "first = self._first_of_cycle(step - 1) + 1  #"),
+            (
+                "searches",
+                "self._first_of_cycle(first) + self.parameters.cycle - 1",
+                "self._first_of_cycle(first - 1) + self.parameters.cycle",
+            ),
+        ),
         vectorised=(("vectorised", BEGINS, "begins = first_of_cycle(np.full(len(phases), steps) - 1) + 1"),),
         shape="crossing",
     ),
