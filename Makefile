@@ -106,7 +106,7 @@ lock: $(VENV)/.requirements  ## write the pinned requirements from requirements/
 # --- run --------------------------------------------------------------------------------------
 
 KANON := .venv-demo/bin/kanon
-FLEDGE := {"k": 50, "window": 720, "profile": "published"}
+FLEDGE := {"k": 50, "window": 720, "profile": "crossing"}
 
 .PHONY: demo
 demo: .venv-demo/.project  ## replay a log of joins and show the result (LOG=file.csv.gz FROM=2017-07-01 TO=2017-08-31 ARGS=...)

@@ -22,7 +22,7 @@ from kanon.client import Client, Join, value_id
 from tests.paths import ROOT
 
 pytestmark = pytest.mark.build
-LOCKS = ("demo", "dev")
+LOCKS = ("demo", "local", "dev")
 """The pins of a user's environment: those of the first file, then those that only the second file has."""
 NOON = 1_700_000_000 // 3600 * 3600
 
@@ -172,7 +172,8 @@ OTHERS = {
     "async": CLIENTS[1:],
     "serve": ("kanon.serving.tokens", "kanon.serving.reporting", "kanon.demo.reported_log"),
     "desk": ("kanon.joinlog.batches", "kanon.release.engines.spark", "kanon.release.shared_stores"),
-    "reports": ("kanon.reports.service", "kanon.reports.storage", CLIENTS[0]),
+    "reports": ("kanon.reports.service", "kanon.reports.storage", "kanon.reports.collect_routes", CLIENTS[0]),
+    "jwt": ("kanon.serving.reporting",),
 }
 """Modules of these rooms for other extras: tokens, Spark, ledgers in DynamoDB, functions and demo of reports."""
 IMPORT = """
@@ -287,14 +288,12 @@ A_TYPE = '{"k":50,"window":24,"profile":"published"}'
         ("", "serve", "demo"),
         ("", "local", "reports demo"),
         ("", "desk", "plan --profile published --plot plan.png"),
-        ("", "desk", "cost"),
         ("", "desk", "simulate joins.csv"),
         ("", "desk", "risk uniqueness joins.csv"),
         ("", "desk", "release joins.csv --dataset joins --group set --epsilon 1 --delta 1e-6"),
         ("", "reports", "reports keys"),
         ("", "aws", "doctor --stack kanon"),
         ("", "serve", f"serve --data data --type {A_TYPE}"),
-        ("", "serve", "operate api-key --data data"),
         ("", "serve", "doctor --data data"),
         ("serve", "jwt", f"serve --data data --type {A_TYPE} --join-auth JWT --jwks j --issuer i --audience a"),
         ("desk", "serve", "demo"),
