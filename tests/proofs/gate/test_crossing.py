@@ -60,8 +60,7 @@ def largest(small_and_rules: Iterator[tuple[Small, Rules]], what: str) -> float:
 
 FEW = [Rules(2, 2, 3, 7), Rules(2, 1, 3, 6), Rules(3, 3, 4, 7), Rules(3, 1, 4, 6)]
 MORE = [
-    *FEW, Rules(2, 3, 3, 8), Rules(2, 2, 4, 9), Rules(2, 1, 2, 8), Rules(2, 4, 5, 10), Rules(2, 5, 3, 9),
-    Rules(3, 2, 4, 8), Rules(3, 3, 4, 10), Rules(3, 4, 4, 9), Rules(3, 3, 5, 10), Rules(3, 3, 2, 8),
+    *FEW, Rules(2, 3, 3, 8), Rules(2, 2, 4, 9), Rules(2, 1, 2, 8), Rules(2, 5, 3, 9), Rules(3, 2, 4, 8),
 ]  # fmt: skip
 """Window, hold, epoch and steps. The theorem needs no hold as long as a window."""
 
@@ -76,7 +75,7 @@ def test_no_join_leaks_more_than_the_theorem_says(shape: Shape) -> None:
 @pytest.mark.parametrize("shape", ["one-sided", "two-sided"])
 @pytest.mark.parametrize("rules", MORE, ids=str)
 def test_no_join_leaks_more_over_more_searches(shape: Shape, rules: Rules) -> None:
-    cases = ((s, rules) for s in mechanisms(shape, rules.window, 2 if rules.window == 2 or rules.steps < 8 else 1))
+    cases = ((s, rules) for s in mechanisms(shape, rules.window, 2 if rules.steps < 8 else 1))
     assert 0.4 < largest(cases, f"{shape}, {rules}") <= 1
 
 
@@ -294,9 +293,7 @@ def largest_of_all_joins(small: Small, rules: Rules, claims: Callable[[Small, Ru
 ALL_JOINS = [
     (Rules(2, 2, 3, 6), 2),
     pytest.param(Rules(2, 1, 3, 7), 1, marks=pytest.mark.prove),
-    pytest.param(Rules(2, 3, 3, 8), 2, marks=pytest.mark.prove),
-    pytest.param(Rules(2, 4, 4, 10), 1, marks=pytest.mark.prove),
-    pytest.param(Rules(3, 3, 4, 9), 1, marks=pytest.mark.prove),
+    pytest.param(Rules(2, 3, 3, 8), 1, marks=pytest.mark.prove),
 ]
 
 
