@@ -101,6 +101,7 @@ lock: $(VENV)/.requirements  ## write the pinned requirements from requirements/
 	pin spark requirements/spark.txt --constraint requirements/dev.txt; \
 	pin rivals requirements/rivals.txt; \
 	pin clients requirements/clients.txt; \
+	pin site requirements/site.txt; \
 	pin security requirements/security.txt
 
 # --- run --------------------------------------------------------------------------------------
@@ -250,6 +251,19 @@ prove: install  ## run every enumeration and search behind the privacy proof (mi
 paper: install  ## redraw the paper's Figure 1 and the profiles' curves, print their numbers
 	@$(BIN)/kanon plan --paper docs/figure-1.png
 	@$(BIN)/kanon plan --compare --plot docs/profiles.png
+
+# The script that draws diagrams is pinned like a package: version and hash.
+MERMAID := mermaid-12.3.0
+build/$(MERMAID).min.js:
+	$(call need_node)
+	@mkdir -p build && cd build && npm pack --silent "$(subst -,@,$(MERMAID))" >/dev/null
+	@echo "be0684e8d20bfc874df12c0f04927a5c482f57f2200eec54cca52a4583fd4040  build/$(MERMAID).tgz" | sha256sum --check --quiet
+	@tar --extract --to-stdout --file build/$(MERMAID).tgz package/dist/mermaid.min.js > $@
+
+.PHONY: site
+site: .venv-site/.requirements build/$(MERMAID).min.js  ## write the documentation as a site into build/site (needs Node 20)
+	@.venv-site/bin/python -m infra.site build/$(MERMAID).min.js
+	@echo build/site/index.html
 
 .PHONY: openapi
 openapi: $(VENV)/.project  ## write the OpenAPI description from the code

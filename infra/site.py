@@ -1,0 +1,121 @@
+"""Writes the documentation as a site: ``python -m infra.site MERMAID`` (`make site`).
+
+MERMAID is the script that draws diagrams. The README is the front page. The site asks no other host for anything.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+ROOT = Path(__file__).parents[1]
+PAGES, SITE = ROOT / "build" / "site-pages", ROOT / "build" / "site"
+LINK = re.compile(r"(\]\()(?!https:|#)([^)#]+)")
+
+
+def copied(source: Path) -> Path:
+    """Where the site has a file of the repository, relative to its top."""
+    path = source.relative_to(ROOT)
+    if path == Path("README.md"):
+        return Path("index.md")
+    return path.relative_to("docs") if path.parts[0] == "docs" else path
+
+
+def page(source: Path, linked: set[Path]) -> str:
+    """A page whose links fit the site; what it links to is added to `linked`."""
+
+    def moved(link: re.Match[str]) -> str:
+        target = (source.parent / link[2]).resolve()
+        linked.add(target)
+        return link[1] + os.path.relpath(copied(target), copied(source).parent)
+
+    return LINK.sub(moved, source.read_text())
+
+
+def copy_pages() -> None:
+    """Copy the pages, and the files that they link to, into a directory of their own."""
+    shutil.rmtree(PAGES, ignore_errors=True)
+    waiting = {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")}
+    done: set[Path] = set()
+    while waiting:
+        source = waiting.pop()
+        done.add(source)
+        target = PAGES / copied(source)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.suffix == ".md":
+            linked: set[Path] = set()
+            target.write_text(page(source, linked))
+            waiting |= linked - done
+        else:
+            shutil.copyfile(source, target)
+
+
+def add_diagrams(mermaid: Path) -> None:
+    """Give the pages with diagrams the script that draws them; the theme would load it from another host."""
+    shutil.copyfile(mermaid, SITE / "assets" / "mermaid.min.js")
+    for path in SITE.rglob("*.html"):
+        text = path.read_text()
+        if 'class="mermaid"' in text:
+            script = os.path.relpath(SITE / "assets" / "mermaid.min.js", path.parent)
+            path.write_text(text.replace("</head>", f'<script src="{script}"></script></head>', 1))
+
+
+class Page(HTMLParser):
+    """The addresses, and the places that a link can lead to, of a written page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.ids: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note the addresses and the id of an element."""
+        given = {name: value for name, value in attrs if value is not None}
+        self.ids |= {given["id"]} if "id" in given else set()
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        elif tag == "link" and "href" in given:
+            self.loaded.append(given["href"])
+        if "src" in given:
+            self.loaded.append(given["src"])
+
+
+def mistakes(site: Path) -> list[str]:
+    """The links without a target, and what a page would load from another host."""
+    pages = {path: Page(path.read_text()) for path in sorted(site.rglob("*.html")) if path.name != "404.html"}
+    found = []
+    for path, read in pages.items():
+        for address in read.links + read.loaded:
+            parts = urlsplit(address)
+            if parts.scheme or parts.netloc:
+                if address in read.loaded:
+                    found.append(f"{path.relative_to(site)} loads {address}")
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            target = target / "index.html" if target.is_dir() else target
+            here = target in pages and unquote(parts.fragment) in {"", *pages[target].ids}
+            if not (here or (target.is_file() and target.suffix != ".html")):
+                found.append(f"{path.relative_to(site)} links to {address}")
+    return found
+
+
+def main() -> None:
+    """Write the site; fail on a warning, a broken link, or a file of another host."""
+    copy_pages()
+    shutil.rmtree(SITE, ignore_errors=True)
+    builder = Path(sys.executable).with_name("zensical")
+    settings = shutil.copyfile(ROOT / "infra" / "site.toml", ROOT / "build" / "site.toml")  # it writes beside them only
+    subprocess.run([builder, "build", "--clean", "--strict", "--config-file", settings], check=True)
+    add_diagrams(Path(sys.argv[1]))
+    if found := mistakes(SITE):
+        sys.exit("\n".join(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The site of the documentation: its front page answers what people ask first, and its builder finds mistakes."""
+
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from infra import site
+from kanon.noise.bound import posterior
+from tests.infrastructure.template import ROOT
+
+QUESTIONS = {
+    "What does it cost for five million users?": (r"five million users", r"\$\d"),
+    "Can my page call it?": (r"--cors-origin|CorsOrigins",),
+    "What does ε mean?": (r"10% \|",),
+    "Can I delete a user?": (r"kanon operate forget",),
+    "What happens when it is attacked?": (r"## When it is attacked",),
+    "How do I upgrade?": (r"## Upgrading",),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_the_front_page_leads_to_each_answer_within_one_click(question: str) -> None:
+    text = " ".join((ROOT / "README.md").read_text().split())
+    (target,) = re.findall(rf"\[{re.escape(question)}\]\(([^)#]+)", text)
+    answer = (ROOT / target).read_text()
+    assert all(re.search(pattern, answer) for pattern in QUESTIONS[question]), target
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = set(re.findall(r'= "([\w/-]+\.md)" \}', (ROOT / "infra" / "site.toml").read_text()))
+    pages = {*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")}
+    assert {str(site.copied(page)) for page in pages} == listed
+
+
+def test_links_of_the_readme_and_of_pages_fit_the_site() -> None:
+    linked: set[Path] = set()
+    assert "](guides/deploy.md#upgrading)" in site.page(ROOT / "README.md", linked)
+    assert ROOT / "docs" / "guides" / "deploy.md" in linked
+    assert "](../CHANGELOG.md)" in site.page(ROOT / "docs" / "guides" / "deploy.md", set())
+
+
+def test_broken_links_and_files_of_other_hosts_are_found(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(
+        '<a href="b.html">1</a> <a href="b.html#here">2</a> <a href="#top" id="top">3</a> <a href="https://a.example">4</a>'
+        '<a href="c.html">5</a> <a href="b.html#gone">6</a> <img src="https://b.example/x.png"> <img src="d.png">'
+    )
+    (tmp_path / "b.html").write_text('<h2 id="here">here</h2> <link href="//c.example/style.css">')
+    assert site.mistakes(tmp_path) == [
+        "a.html links to c.html",
+        "a.html links to b.html#gone",
+        "a.html loads https://b.example/x.png",
+        "a.html links to d.png",
+        "b.html loads //c.example/style.css",
+    ]
+
+
+def test_the_table_of_priors_is_computed() -> None:
+    page = (ROOT / "docs" / "explanation" / "epsilon.md").read_text()
+    rows = re.findall(r"^\| (\d+)% " + r"\| ([\d.]+)% " * 4 + r"\|$", page, re.MULTILINE)
+    assert [row[0] for row in rows] == ["1", "10", "50"]
+    for prior, least, *most in rows:
+        for epsilon, shown in zip(("1", "2.25", "3"), most, strict=True):
+            exact = float(100 * posterior(Fraction(prior) / 100, Fraction(epsilon)))
+            assert exact <= float(shown) < exact + 0.1
+        exact = 100 - float(100 * posterior(1 - Fraction(prior) / 100, Fraction(3)))
+        assert exact - 0.06 < float(least) <= exact
