@@ -161,7 +161,7 @@ ROOMS = {
     "reports": ("client", "reports"),
     "async": ("client",),
     "local": ("audit", "local", "reports"),
-    "serve": ("demo", "serving"),
+    "serve": ("console", "demo", "serving"),
     "jwt": ("serving",),
 }
 """The rooms that an extra brings everything for."""

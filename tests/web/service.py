@@ -4,7 +4,8 @@
 ``python -m tests.web.service reports ORIGIN``: the stack with reports. Pages of ORIGIN may call.
 
 Each command is answered by one line of JSON. Of the gate: ``step`` evaluates a step and makes it visible, ``stale``
-lets too many steps pass without an evaluation, ``key`` answers an API key. Of reports: ``count ORIGIN KEY...`` runs a
+lets too many steps pass without an evaluation, ``key`` answers an API key,
+``console`` the address of the console. Of reports: ``count ORIGIN KEY...`` runs a
 job over the reports of an origin and answers its result and the noisy sums of these keys, in hexadecimal.
 """
 
@@ -52,6 +53,10 @@ class Gate:
         """Let steps pass."""
         self.served.now += STALE_STEPS * PERIOD
         return {}
+
+    def console(self) -> Any:
+        """The address of the console, with its token."""
+        return {"address": self.served.service.console.address(self.url)}
 
     def key(self) -> Any:
         """An API key."""

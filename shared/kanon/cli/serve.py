@@ -141,6 +141,7 @@ def _rehearse(
             running.callback(server.close)
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, lambda *_: stop.set())
+            typer.echo(f"\nConsole: {stack.console.address(server.url)}")
             _explain(server.url, period, next(iter(json.loads(stack.template.parameters["Types"]))))
             typer.echo("# encrypted reports, three jobs over them, and every number checked")
             typer.echo(f"{program()} reports demo-service --url {server.url}\n")

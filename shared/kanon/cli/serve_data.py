@@ -137,6 +137,8 @@ def serve_directory(
             running = Running(directory, access, place.host, place.port, place.cors, reporting)
         opened.pop_all()
     with closing(running):
+        if _is_loopback(place.host):
+            typer.echo(f"Console: {running.console.address(running.url)}", err=True)
         _say_who_may_call(place, credentials, any_key=bool(keys.all()))
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())

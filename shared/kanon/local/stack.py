@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 import boto3
 
+from kanon.console.answering import Console
 from kanon.local import gateway
 from kanon.local.build import Wake, build_functions, build_storage, function_urls, wakes
 from kanon.local.clock import Clock, Trigger
@@ -67,6 +68,7 @@ class Stack:
         self.template = Template.read(template, parameters or {}, name, limits=schedule is None, defaults=LOCAL)
         self.clock = Clock(start)
         self.engine = engine()
+        self.console = Console()
         self.logs = logs if logs is not None else io.StringIO()
         self.failures: list[FunctionError] = []
         self._prefix = f"{name}-{next(_numbers)}"
@@ -188,17 +190,13 @@ class Stack:
             if (request.method, request.target) == ("GET", DESCRIPTION):
                 content = json.dumps(self.describe()).encode()
                 return gateway.GatewayResponse(200, [("content-type", "application/json")], content)
-            if (request.method, request.target) == ("GET", "/"):
-                return gateway.GatewayResponse(200, [("content-type", "text/html; charset=utf-8")], self._start_page())
+            headers = {name.lower(): value for name, value in request.headers}
+            shown = self.console.answer(request.method, request.target, headers, request.body.decode(errors="replace"))
+            if shown is not None:
+                return gateway.GatewayResponse(shown.status, list(shown.headers.items()), shown.body.encode())
             return self.answer(request)
 
         return Server(answer, port, self.gateway.cors)
-
-    def _start_page(self) -> bytes:
-        """Where to go from here. In AWS there is no page at this path."""
-        pages = {"/docs": "a page to try the calls", "/v1/types": "the types", "/openapi.json": "all calls"}
-        links = "".join(f'<li><a href="{path}">{path}</a>: {what}</li>' for path, what in pages.items())
-        return f"<!doctype html><title>kanon</title><h1>kanon on this machine</h1><ul>{links}</ul>".encode()
 
     def describe(self) -> dict[str, Any]:
         """The location of the stack's parts, for ``kanon doctor``. It contains no secret."""

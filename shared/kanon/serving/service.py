@@ -9,6 +9,7 @@ from aws_lambda_powertools import Logger
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
 
 from kanon import clock
+from kanon.console.answering import Console
 from kanon.cors import Cors
 from kanon.gate.join_routes import JoinRoutes
 from kanon.gate.query_routes import QueryRoutes
@@ -41,6 +42,7 @@ class Service:
         self._directory, self._access, self._logger = directory, access, logger
         self._measures = Measures()
         self.evaluating = Evaluating(directory, self._measures, logger)
+        self.console = Console()
         self.reports: ReportWork | None = None
         if reporting is not None:
             self.reports = reporting.work(self._measures, logger)
@@ -48,6 +50,10 @@ class Service:
 
     def answer(self, event: dict[str, Any]) -> dict[str, Any]:
         """The answer to an event of API Gateway. Any thread may call it."""
+        method, body = event["requestContext"]["http"]["method"], event.get("body", "")
+        shown = self.console.answer(method, event["rawPath"], event["headers"], body)
+        if shown is not None:
+            return {"statusCode": shown.status, "headers": shown.headers, "body": shown.body}
         result = self._answer(event)
         if result["statusCode"] == 401:
             result["headers"]["WWW-Authenticate"] = "Bearer"
@@ -117,7 +123,7 @@ class Running:
         logger = Logger(service="kanon", level="INFO", use_rfc3339=True)
         self._directory, self._logger = directory, logger
         service = Service(directory, access, logger, reporting)
-        self._reports = service.reports
+        self._reports, self.console = service.reports, service.console
         self._server = Server(service.answer, host, port, lambda found: logger.error("unexpected error", **found), cors)
         self.url = self._server.url
         self._stop = threading.Event()
