@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from kanon.client.values import Value, value_id
 from kanon.client.waiting import retry_after
 
 _T = TypeVar("_T")
+_SET = re.compile(r"/sets/[^:/?]+")
 
 
 class Join(NamedTuple):
@@ -72,8 +74,8 @@ class Request(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Method and path, for messages."""
-        return f"{self.method} {self.path}"
+        """Method and path, for messages. They do not name a set: logs keep messages."""
+        return f"{self.method} {_SET.sub('/sets/...', self.path)}"
 
 
 def request(method: str, path: str, body: object = None) -> Request:
@@ -138,6 +140,8 @@ def read_query(call: Request, reply: Reply, asked: Mapping[str, Collection[str]]
     with reading(call):
         only(answer, ("kAnonymousSets", "step", "nextUpdate"))
         entries = [only(entry, ("type", "hashes")) for entry in of(list, answer["kAnonymousSets"])]
+        if {entry["type"] for entry in entries} != set(asked):
+            raise ValueError("other types than those that were asked")
         true = {Place(entry["type"], hash_) for entry in entries for hash_ in of(list, entry["hashes"])}
         if any(hash_ not in asked.get(type_, ()) for type_, hash_ in true):
             raise ValueError("a set that was not asked")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kanon.client.answers import Answers, Join, Status
@@ -34,7 +35,8 @@ class AsyncClient:
         deadline: as for ``Client``.
         spread: as for ``Client``.
         reports: as for ``Client``.
-        http: your own client, for example with another transport; it stays open.
+        http: your own client, for example with another transport; it stays open. Let it keep no cookies: they would
+            link the calls.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class AsyncClient:
     ) -> None:
         address(service)
         self._url, self._auth = service.rstrip("/"), auth
-        self._http, self._own = http or httpx2.AsyncClient(), http is None
+        self._http, self._own = http or httpx2.AsyncClient(cookies=_no_cookies()), http is None
         self._calls = Calls(deadline, spread, reports)
 
     async def __aenter__(self) -> Self:
@@ -152,3 +154,8 @@ class AsyncClient:
         except (TimeoutError, OSError, httpx2.HTTPError) as error:
             raise no_answer(self._url, error) from error
         return HttpAnswer(reply.status_code, reply.headers.multi_items(), reply.content)
+
+
+def _no_cookies() -> CookieJar:
+    """A jar that takes no cookie: one would link the joins of a client."""
+    return CookieJar(DefaultCookiePolicy(allowed_domains=()))

@@ -59,14 +59,20 @@ def address(url: str) -> SplitResult:
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-        raise ValueError(f"{url!r} is not an address of the service: give http://host:port or https://host")
+        raise ValueError(f"{shown(url)!r} is not an address of the service: give http://host:port or https://host")
     return parts
+
+
+def shown(url: str) -> str:
+    """An address without user name and password, for messages."""
+    scheme, slashes, rest = url.rpartition("://")
+    return f"{scheme}{slashes}{rest.rpartition('@')[2]}"
 
 
 def no_answer(url: str, error: Exception) -> NoAnswerError:
     """The error of a request that nobody answered."""
     return NoAnswerError(
-        f"no answer from {url} ({str(error) or type(error).__name__}): "
+        f"no answer from {shown(url)} ({str(error) or type(error).__name__}): "
         "check the address, and that the service runs and can be reached"
     )
 
@@ -156,6 +162,7 @@ class Connection:
 
     def close(self) -> None:
         """Close the connection; the next request opens it again."""
+        self._after_a_fork()
         with self._lock:
             self._connection.close()
 

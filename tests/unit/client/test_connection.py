@@ -16,7 +16,7 @@ import httpx2
 import pytest
 from botocore.credentials import Credentials
 
-from kanon.client import Bearer, Client, Connection, Headers, NoAnswerError
+from kanon.client import ApiError, Bearer, Client, Connection, Headers, NoAnswerError
 from kanon.client.asynchronous import AsyncClient
 from kanon.client.signing import SigV4
 
@@ -51,6 +51,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.refusals -= 1
         self.send_response(200 if self.server.refusals < 0 else 503)
         self.send_header("Content-Length", "13")
+        self.send_header("Set-Cookie", "person=7; Path=/")
         self.end_headers()
         self.wfile.write(b'{"types": []}')
         if not self.left:
@@ -295,6 +296,38 @@ def test_the_async_client_calls_over_one_connection_with_prefix_and_auth() -> No
     (_, get, _, _), (_, post, body, headers) = server.requests
     assert (get, post, body) == ("/stage/v1/types", "/stage/v1:query", b'{"a": 1}')
     assert (headers["authorization"], headers["content-type"]) == ("Bearer token", "application/json")
+    assert "cookie" not in headers, "cookies link the calls of a client"
+
+
+def test_no_message_names_a_password_or_a_set() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://me:secret@127.0.0.1:{silent.getsockname()[1]}"
+    for ask in (lambda: Client(url, deadline=0).types(), lambda: _ask_async(url)):
+        with pytest.raises(NoAnswerError, match="no answer from http://127") as error:
+            ask()
+        assert "secret" not in str(error.value)
+    with pytest.raises(ValueError, match="is not an address") as refused:
+        Client("ftp://me:secret@kanon.example")
+    assert "secret" not in str(refused.value)
+    with serving() as server, Client(server.url, deadline=0) as client, pytest.raises(ApiError) as unread:
+        server.refusals = 1
+        client.status("terms", "c2VjcmV0")
+    assert "c2VjcmV0" not in str(unread.value)
+    assert "GET /v1/types/terms/sets/..." in str(unread.value)
+
+
+def test_a_forked_process_closes_a_client_while_its_parent_waits_for_an_answer() -> None:
+    with serving() as server, contextlib.closing(Connection(server.url)) as connection:
+        assert connection("GET", "/").status == 200
+        with connection._lock:  # a thread of the parent is in a request
+            child = os.fork()
+            if not child:
+                threading.Timer(5, lambda: os._exit(1)).start()
+                connection.close()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+        assert connection("GET", "/").status == 200
+        assert server.connections == 1
 
 
 def test_the_async_client_ends_at_its_deadline() -> None:
