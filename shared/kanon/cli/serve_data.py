@@ -105,7 +105,7 @@ class OfReports:
 
     def opened(self, directory: "Directory") -> "Reporting | None":
         """The reports of a directory, if they are on."""
-        if not (directory.reports_on or any(vars(self).values())):
+        if not (directory.reports_on or any(value is not None for value in vars(self).values())):
             return None
         from kanon.serving.reporting import Asked, open_reporting
 

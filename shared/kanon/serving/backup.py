@@ -73,7 +73,7 @@ def _copy(source: Path, to: Path) -> Manifest:
         if int(file.name.removesuffix(SUFFIX)) > manifest.step:
             _copy_database(file, to / "log" / file.name)
     for file in (source / "secrets").iterdir():
-        if not file.name.startswith(reports.KeyFiles.PREFIX):
+        if not file.name.startswith((reports.KeyFiles.PREFIX, ".")):  # a dot: it is being written
             shutil.copyfile(file, to / "secrets" / file.name)
             (to / "secrets" / file.name).chmod(0o600)
     if (source / reports.NAME).exists():
@@ -88,6 +88,7 @@ def _copy(source: Path, to: Path) -> Manifest:
 
 
 def _copy_reports(source: Path, to: Path) -> None:
+    before = _published(source)
     _copy_database(source / reports.NAME, to / reports.NAME)
     with closing(reports.ReportsFile(to)) as file:
         reports.begin_again(file, clock.now())
@@ -96,6 +97,13 @@ def _copy_reports(source: Path, to: Path) -> None:
             shutil.copytree(folder, to / folder.relative_to(source))
     except (shutil.Error, FileNotFoundError) as error:
         raise _MovedOnError from error
+    if _published(source) != before:
+        raise _MovedOnError  # the copied file of reports knows nothing of it
+
+
+def _published(source: Path) -> set[Path]:
+    """Summaries, and parts of those that are about to be published. Each is written once."""
+    return {each for pattern in ("summaries/**/*", "work/*/staged/**/*") for each in source.glob(pattern)}
 
 
 def _copy_database(source: Path, to: Path) -> None:

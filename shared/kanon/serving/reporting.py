@@ -151,6 +151,10 @@ def open_reporting(directory: Directory, asked: Asked) -> Reporting | None:
     control = directory.control
     stored: dict[str, str] = json.loads(control.text(REPORTS) or "{}")
     given = {name: value for name, value in vars(asked).items() if value is not None}
+    if asked.allowed_origins == "":
+        raise ConfigurationError(
+            "--report-origins is empty: list https origins, or * for all; reports are never turned off"
+        )
     if not stored and asked.allowed_origins is None:
         if given:
             raise ConfigurationError("the caps have no effect without reports: turn them on with --report-origins")
@@ -234,7 +238,7 @@ class ReportWork:
         if not 0 <= now - self._rotated < SECONDS_A_ROTATION and self._try(lambda: self._worker.rotation.run(now)):
             self._rotated = now
         if self._try(lambda: self._worker.store(now)):
-            self._worker.work_off(lambda: not self._stop.is_set(), self._failed)
+            self._try(lambda: self._worker.work_off(lambda: not self._stop.is_set(), self._failed))
         if not 0 <= now - self._swept < SECONDS_A_SWEEP and self._try(lambda: self._worker.expire(now)):
             self._swept = now
 

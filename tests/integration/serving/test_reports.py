@@ -21,11 +21,12 @@ from kanon.errors import ConfigurationError
 from kanon.reports.errors import JobError
 from kanon.reports.job import Amount
 from kanon.reports.service.committing import CommitOutcome
-from kanon.reports.service.one_machine import FileSpending
+from kanon.reports.service.one_machine import FileSpending, ReportsWorker
 from kanon.reports.storage.budgets import Charge
 from kanon.reports.storage.disk import FileBudgets, FolderObjects, KeyFiles, ReportsFile, begin_again
 from kanon.reports.storage.objects import TakenError
 from kanon.reports.storage.report_jobs import SECONDS_TO_COMMIT, State
+from kanon.serving import backup as backing
 from kanon.serving.access import Access, Auth
 from kanon.serving.backup import backup
 from kanon.serving.directory import new_generation, open_directory
@@ -303,6 +304,19 @@ def test_a_stage_that_fails_is_told_without_its_text_and_tried_again(
     assert served.request("GET", "/healthz", key=False).status == 200
 
 
+def test_an_error_of_the_file_of_jobs_does_not_end_the_work(served: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    collect(served, [1])
+    create(served, "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            ReportsWorker, "work_off", lambda *_: (_ for _ in ()).throw(sqlite3.OperationalError("disk I/O error"))
+        )
+        turn(served)
+    assert served.request("GET", "/healthz", key=False).status == 503
+    turn(served)
+    assert code(served, "a") == "SUCCESS"
+
+
 def refuse(path: Path, asked: Asked, why: str) -> None:
     with pytest.raises(ConfigurationError, match=why), machine(path, KEYS, asked=asked):
         pass
@@ -389,6 +403,7 @@ def test_the_command_says_how_to_turn_reports_on(tmp_path: Path) -> None:
     for more, why in (
         (["--epsilon-cap", "3"], "turn them on with --report-origins"),
         (["--report-origins", "http://x"], "list https origins such as"),
+        (["--report-origins", ""], "--report-origins is empty"),
         (["--report-origins", "*", "--delta-cap", "1"], "DeltaCap must be from 1e-12 to 0.001"),
     ):
         ran = CliRunner().invoke(app, [*options, *more])
@@ -437,6 +452,29 @@ def test_a_restored_copy_opens_no_report_of_before_and_spends_nothing_twice(tmp_
         create(served, "next", "4")
         turn(served)
         assert (code(served, "next"), left(served)) == ("SUCCESS", "4")
+
+
+def test_a_backup_begins_again_if_a_summary_is_published_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with reporting(tmp_path / "data") as served:
+        declare(served)
+        collect(served, range(3))
+        create(served, "a", "4")
+        copy = backing._copy_database
+
+        def late(source: Path, to: Path) -> None:
+            copy(source, to)
+            if to.name == "reports.db":
+                turn(served)
+
+        monkeypatch.setattr(backing, "_copy_database", late)
+        (tmp_path / "data" / "secrets" / ".made-half.part").write_text("half")
+        backup(tmp_path / "data", tmp_path / "copy")
+        assert not list((tmp_path / "copy" / "secrets").glob(".*"))
+    new_generation(tmp_path / "copy")
+    with reporting(tmp_path / "copy") as served:
+        assert (code(served, "a"), left(served)) == ("SUCCESS", "8")  # not a summary of a job that ended without one
 
 
 def test_a_new_generation_ends_the_keys_of_a_copy_and_of_a_rollback(tmp_path: Path) -> None:

@@ -131,7 +131,8 @@ def test_an_error_of_the_service_has_its_code_message_and_retry_after() -> None:
     assert (error.code, error.status, error.message) == (503, "UNAVAILABLE", "the service cannot do this now")
     assert error.retry_after == 2
     assert str(error) == (
-        "POST /v1/types/fledge/sets/...:join: 503 UNAVAILABLE: the service cannot do this now; repeat the call after 2 s"
+        "POST /v1/types/fledge/sets/...:join: 503 UNAVAILABLE: "
+        "the service cannot do this now; repeat the call after 2 s"
     )
 
 
