@@ -245,7 +245,7 @@ rivals: install .venv-rivals/.requirements  ## compare `kanon release` with othe
 
 .PHONY: prove
 prove: install  ## run every enumeration and search behind the privacy proof (minutes)
-	@$(BIN)/python -m pytest tests/proofs -m "prove or not prove" -s $(ARGS)
+	@$(BIN)/python -m pytest tests/proofs -m "$(or $(PROVE),prove or not prove)" -s $(ARGS)
 
 .PHONY: paper
 paper: install  ## redraw the paper's Figure 1 and the profiles' curves, print their numbers
