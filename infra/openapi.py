@@ -158,16 +158,17 @@ def schemas() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$defs": json.loads(text)}
 
 
-def text(described: dict[str, Any]) -> str:
-    """The content of a file."""
-    return json.dumps(described, indent=2, sort_keys=True) + "\n"
+def text(described: dict[str, Any], *, served: bool = False) -> str:
+    """The content of a file; of one that is served, without spaces: every function has it."""
+    indent, separators = (None, (",", ":")) if served else (2, (",", ": "))
+    return json.dumps(described, indent=indent, separators=separators, sort_keys=True) + "\n"
 
 
 def main() -> None:
     """Write the files."""
     for document in (GATE, WHOLE):
         for file in document.files:
-            file.write_text(text(description(document)))
+            file.write_text(text(description(document), served=file.parent == SERVED))
     SCHEMAS.write_text(text(schemas()))
 
 
