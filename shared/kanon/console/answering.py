@@ -91,7 +91,7 @@ class Console:
         try:
             given = json.loads(body)
             options = arguments(command, given)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return _problem(400, str(error))
         if not self._one.acquire(timeout=MOST_SECONDS):
             return _problem(503, "another command still runs; try again")
@@ -116,6 +116,9 @@ def arguments(command: str, given: Any) -> list[str]:
     allowed = COMMANDS[command]
     if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
         raise ValueError("the body must be a JSON object of texts")
+    if any("\0" in value or not value.isascii() for name, value in given.items() if name != "log"):
+        raise ValueError("options are ASCII texts")
+    given.get("log", "").encode()  # a lone surrogate is no text
     if command == "simulate" and "log" not in given:
         raise ValueError("log is missing: the text of a CSV file")
     named = given.keys() - ({"log"} if command == "simulate" else set())

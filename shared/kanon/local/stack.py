@@ -191,7 +191,9 @@ class Stack:
                 content = json.dumps(self.describe()).encode()
                 return gateway.GatewayResponse(200, [("content-type", "application/json")], content)
             headers = {name.lower(): value for name, value in request.headers}
-            shown = self.console.answer(request.method, request.target, headers, request.body.decode(errors="replace"))
+            shown = self.console.answer(
+                request.method, request.target.partition("?")[0], headers, request.body.decode(errors="replace")
+            )
             if shown is not None:
                 return gateway.GatewayResponse(shown.status, list(shown.headers.items()), shown.body.encode())
             return self.answer(request)
