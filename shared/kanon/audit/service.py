@@ -57,23 +57,38 @@ def audit_service(types: Mapping[str, Parameters], trials: int, seed: int) -> tu
     """The crossing steps of ``trials`` sets of each type, and the probes, as clients see them.
 
     All types have the same period. Client tokens have 32 bits, because two clients that share a token count as one.
+    Types of different windows or restarts are audited in services of their own: one service has room for few types.
 
     Raises:
         ApiError: the service answered a request with an error.
         LateError: an evaluation was late.
     """
+    found, checks = [], []
+    for alike in groups(types):
+        of_alike = _audit_alike(alike, trials, seed)
+        found += of_alike[0]
+        checks += of_alike[1]
+    return found, checks
+
+
+def groups(types: Mapping[str, Parameters]) -> list[dict[str, Parameters]]:
+    """The types by window and restart: those that one service is audited with."""
+    found: dict[Any, dict[str, Parameters]] = {}
+    for name, parameters in types.items():
+        found.setdefault((parameters.window, parameters.restart), {})[name] = parameters
+    return list(found.values())
+
+
+def _audit_alike(types: Mapping[str, Parameters], trials: int, seed: int) -> tuple[list[Fit], list[Check]]:
+    """The audit of types with the same window and restart."""
     configured: dict[str, Parameters] = {}
     scenarios: dict[str, list[Scenario]] = {}
     for name, parameters in types.items():
         for twin in _twins(name):
             configured[twin] = replace(parameters, client_bits=32)
             scenarios[twin] = [scenario_of(parameters)] * (trials // 2)
-    alike = {(p.window, p.restart): p for p in types.values()}
-    probed_types = {
-        f"audit-probe-{n}-{rule}": parameters
-        for n, like in enumerate(alike.values())
-        for rule, parameters in probed(like).items()
-    }
+    like = next(iter(types.values()))
+    probed_types = {f"audit-probe-{rule}": parameters for rule, parameters in probed(like).items()}
     for name, parameters in probed_types.items():
         configured[name] = parameters
         scenarios[name] = [probe.scenario for probe in probes(parameters)]
@@ -111,7 +126,9 @@ class LateError(Error, RuntimeError):
 def _stack(types: Mapping[str, Parameters], seed: int, second_key: int) -> Stack:
     (period,) = {parameters.period for parameters in types.values()}
     parameters = {
-        "Types": json.dumps({name: type_document(Type(name, p, None)) for name, p in types.items()}),
+        "Types": json.dumps(
+            {name: type_document(Type(name, p, None)) for name, p in types.items()}, separators=(",", ":")
+        ),
         "Period": str(period),
         "Slots": str(SLOTS),
         "NoiseKeys": json.dumps([{"id": "1", "from_step": 0}, {"id": "2", "from_step": second_key}]),

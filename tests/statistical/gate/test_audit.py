@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 import kanon.gate.deciding
 import kanon.gate.merging
 import kanon.gate.querying
+from kanon.audit import service
 from kanon.audit.goodness import FitResult
 from kanon.audit.mechanism import AFTER_CROSSINGS, AUDITED, Fit, judge
-from kanon.audit.service import audit_service
+from kanon.audit.service import audit_service, groups
 from kanon.cli.main import app
 from tests.statistical.gate.mutants import PROBED, STATISTICAL
 
@@ -48,6 +49,25 @@ def test_the_running_service_obeys_the_exact_law():
     assert report.passed, [check for check in report.checks if not check.passed]
     assert {check.path for check in report.checks} == {"service"}
     assert sum(check.name.startswith("probe") for check in report.checks) == 12
+
+
+class _MadeError(Exception):
+    """A stack was made: its parameters are valid."""
+
+
+def test_the_services_of_the_default_audit_have_room_for_its_types(monkeypatch):
+    real = service.Stack
+
+    def made(*given, **named):
+        real(*given, **named)
+        raise _MadeError
+
+    monkeypatch.setattr(service, "Stack", made)
+    found = groups(AUDITED | AFTER_CROSSINGS)
+    assert [sorted(types) for types in found] == [["one-sided", "two-sided"], ["crossing"]]
+    for types in found:
+        with pytest.raises(_MadeError):
+            audit_service(types, 20, SEED)
 
 
 @pytest.mark.audit
