@@ -2,6 +2,7 @@
 
 import errno
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -137,7 +138,7 @@ def serve_directory(
             running = Running(directory, access, place.host, place.port, place.cors, reporting)
         opened.pop_all()
     with closing(running):
-        if _is_loopback(place.host):
+        if _is_loopback(place.host) and sys.stderr.isatty():  # a log must not keep the token
             typer.echo(f"Console: {running.console.address(running.url)}", err=True)
         _say_who_may_call(place, credentials, any_key=bool(keys.all()))
         for number in (signal.SIGINT, signal.SIGTERM):
