@@ -73,6 +73,7 @@ ENVIRONMENT = {
             "CONTROL_TABLE",
             "STEP_LOG_TABLE",
             "STATUSES_TABLE",
+            "STATES_BUCKET",
             "SET_PEPPER_SECRET",
             "CLIENT_KEY_SECRET",
             "ARRIVALS_URL",

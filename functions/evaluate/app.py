@@ -11,7 +11,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from kanon import aws, clock
-from kanon.dynamo.tables import created, described, ids_of, restored, table_ids
+from kanon.dynamo.tables import created, described, ids_of, key_of, restored, table_ids
 from kanon.errors import (
     ConfigurationError,
     FingerprintMismatchError,
@@ -85,6 +85,7 @@ def evaluation() -> Evaluation:
     control = Control(dynamodb, SETTINGS.control_table)
     step = step_at(clock.now(), SETTINGS.period)
     tables = described(dynamodb, SETTINGS.tables)
+    key = key_of(tables["Statuses"])
     check_evaluate(control, SETTINGS, TYPES, keys, step, ids_of(tables), restored(tables))
 
     def check_control() -> Recorded:
@@ -107,7 +108,7 @@ def evaluation() -> Evaluation:
         deployment=SETTINGS.deployment,
         schedule=SCHEDULE,
         log=StepLog(dynamodb, SETTINGS.step_log_table, LAYOUTS),
-        parts_of=lambda place: PartObjects(s3_client(), SETTINGS.states_bucket, place),
+        parts_of=lambda place: PartObjects(s3_client(), SETTINGS.states_bucket, place, key),
         statuses=Statuses(dynamodb, SETTINGS.statuses_table),
         control=control,
         check_control=check_control,

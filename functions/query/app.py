@@ -1,4 +1,4 @@
-"""Lambda function `query`: serves statuses. It reads the Statuses table and the set pepper, never a join."""
+"""Lambda function `query`: serves statuses from the Statuses table and the objects of true sets, never a join."""
 
 from typing import Any
 
@@ -7,13 +7,16 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from kanon import aws, snapshots
-from kanon.errors import texts_withheld
+from kanon.errors import kind_and_place, texts_withheld
 from kanon.gate.fingerprints import fingerprints
+from kanon.gate.memory import Memory
 from kanon.gate.query_routes import QueryRoutes
 from kanon.gate.querying import Querying
 from kanon.gate.settings import QuerySettings
 from kanon.gate.storage.aws.control import Control
 from kanon.gate.storage.aws.statuses import Statuses
+from kanon.gate.storage.aws.true_objects import read_true
+from kanon.gate.true_sets import TrueSets
 from kanon.http.edge import handle, resolver
 from kanon.http.origin import edge_of
 from kanon.keys import fetch_secret
@@ -24,11 +27,22 @@ TYPES = SETTINGS.read_types()
 
 ORIGIN = edge_of(SETTINGS.edge_secret)
 
-snapshots.on_snapshot(lambda: aws.load_models("dynamodb", "secretsmanager"))
+snapshots.on_snapshot(lambda: aws.load_models("dynamodb", "s3", "secretsmanager"))
+
+s3_client = Once(aws.s3_for_requests)
 
 logger = Logger()
 metrics = Metrics()
 app = resolver(logger)
+
+
+def true_sets(name: str) -> TrueSets | None:
+    """An object of true sets; None if it cannot be read: then the table answers. S3 says 403 of a missing one."""
+    try:
+        return read_true(s3_client(), SETTINGS.states_bucket, name)
+    except Exception as error:  # noqa: BLE001, whatever it is, the table answers
+        logger.warning("an object of true sets was not read; the table answers", **kind_and_place(error))
+        return None
 
 
 @Once
@@ -37,9 +51,16 @@ def querying() -> Querying:
     dynamodb = aws.dynamodb()
     pepper = fetch_secret(aws.secrets_manager(), "set-pepper", SETTINGS.set_pepper_secret)
     Control(dynamodb, SETTINGS.control_table).check("query", fingerprints(SETTINGS, TYPES, (pepper,)))
-    statuses = Statuses(dynamodb, SETTINGS.statuses_table)
+    memory = Memory(Statuses(dynamodb, SETTINGS.statuses_table), true_sets)
     return Querying(
-        TYPES, pepper, statuses, SETTINGS.period, SETTINGS.layouts, SETTINGS.publish_delay, SETTINGS.max_stale
+        TYPES,
+        pepper,
+        memory,
+        SETTINGS.period,
+        SETTINGS.layouts,
+        SETTINGS.publish_delay,
+        SETTINGS.max_stale,
+        memory.load,
     )
 
 

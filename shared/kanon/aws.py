@@ -73,9 +73,20 @@ def sqs() -> "SQSClient":
 
 def s3() -> "S3Client":
     """An S3 client for objects of several MB."""
-    config = OBJECTS.merge(IN_PATH) if "AWS_ENDPOINT_URL" in os.environ else OBJECTS
+    config = OBJECTS.merge(IN_PATH) if _one_endpoint() else OBJECTS
     client: S3Client = session().create_client("s3", config=config)
     return client
+
+
+def s3_for_requests() -> "S3Client":
+    """An S3 client for objects without which a request can be answered: it tries once, and not for long."""
+    config = CONFIG.merge(Config(retries={"mode": "standard", "total_max_attempts": 1}))
+    client: S3Client = session().create_client("s3", config=config.merge(IN_PATH) if _one_endpoint() else config)
+    return client
+
+
+def _one_endpoint() -> bool:
+    return "AWS_ENDPOINT_URL" in os.environ
 
 
 def _parse(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:

@@ -665,10 +665,11 @@ PERMISSIONS: dict[str, dict[str, dict[str, set[str]]]] = {
         },
         "QueryRole": {
             "Statuses": {"dynamodb:BatchGetItem"},
+            "StatesBucket/true/*": {"s3:GetObject"},
             "Control [function#query]": UPDATE,
             "SetPepper": READ_SECRET,
             "EdgeSecret if HasEdge": READ_SECRET,
-            "Key via dynamodb, secretsmanager": {"kms:Decrypt"},
+            "Key via dynamodb, s3, secretsmanager": {"kms:Decrypt"},
             "QueryLogs": LOGS,
         },
         "EvaluateRole": {
@@ -676,6 +677,7 @@ PERMISSIONS: dict[str, dict[str, dict[str, set[str]]]] = {
             "StatesBucket": {"s3:ListBucket"},
             "StatesBucket/*": {"s3:GetObject", "s3:PutObject"},
             "StatesKey via s3": BOTH_WAYS,
+            "Key via s3": BOTH_WAYS,
             "Statuses": UPDATE | DESCRIBE,
             "Control": {"dynamodb:GetItem"} | UPDATE | DESCRIBE,
             "NoiseKey": READ_SECRET,
@@ -898,9 +900,14 @@ def nobody_writes_and_deletes_states(_: Documents) -> Problems:
         found = {name for name, where in PERMISSIONS[GATE].items() if word in where.get("StatesBucket/*", set())}
         if found != {role}:
             yield f"{word} is allowed to {', '.join(sorted(found))}"
-    seen = {name for name, where in PERMISSIONS[GATE].items() if any(one.startswith("States") for one in where)}
+    true_sets = "StatesBucket/true/*"
+    named = {name: {one for one in where if one.startswith("States")} for name, where in PERMISSIONS[GATE].items()}
+    seen = {name for name, found in named.items() if found - {true_sets}}
     if seen != {"EvaluateRole", "SweepRole"}:
         yield f"states are seen by {', '.join(sorted(seen))}"
+    readers = {name: where[true_sets] for name, where in PERMISSIONS[GATE].items() if true_sets in where}
+    if readers != {"QueryRole": {"s3:GetObject"}}:
+        yield f"true sets alone are open to {readers}"
 
 
 TRUSTED = {"ScheduleRole": "scheduler", "CanaryRole": "codedeploy"}

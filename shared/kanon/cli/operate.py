@@ -24,7 +24,6 @@ from kanon.cli.serve_data import Data
 from kanon.cli.stacks import on_stack, on_stack_or_directory
 
 if TYPE_CHECKING:
-    from kanon.gate.schedule import Schedule
     from kanon.gate.storage.aws.statuses import Statuses
     from kanon.gate.storage.disk.control import ControlFile
     from kanon.operate.stacks import RunningStack
@@ -224,16 +223,12 @@ def unsuppress(stack: "RunningStack | Path", place: Place, yes: Yes = False) -> 
 
     Example: kanon operate unsuppress fledge/aGVsbG8 --stack kanon-prod
     """
-    from kanon import clock
-    from kanon.gate.mechanism.steps import step_at
-
     with _set(stack, place) as found:
         typer.echo(
             "The set will show its own status: from the next tick on, or immediately where no cache holds its answer."
         )
         ask("Stop suppressing it?", yes)
-        last_needed = step_at(clock.now(), found.schedule.period) + found.memory
-        shown = found.statuses.show(found.key, found.schedule.expiry(last_needed))
+        shown = found.statuses.show(found.key)
     if not shown:
         raise typer.BadParameter("this set is not suppressed", param_hint="TYPE/SET")
     typer.echo("The set is no longer suppressed.")
@@ -315,12 +310,10 @@ def accept_report_jobs(stack: "RunningStack", yes: Yes = False) -> None:
 
 
 class _Found(NamedTuple):
-    """A set: the table or file of statuses, its key, the steps for which a crossing is kept, and the schedule."""
+    """A set: the table or file of statuses, and its key."""
 
     statuses: "Statuses | ControlFile"
     key: bytes
-    memory: int
-    schedule: "Schedule"
 
 
 @contextmanager
@@ -330,7 +323,6 @@ def _set(stack: "RunningStack | Path", place: str) -> "Iterator[_Found]":
     from kanon.keys import fetch_secret
 
     if isinstance(stack, Path):
-        from kanon.gate.schedule import Schedule
         from kanon.gate.storage.disk.control import ControlFile
         from kanon.serving.directory import existing, pepper_of, stored_settings
 
@@ -339,13 +331,13 @@ def _set(stack: "RunningStack | Path", place: str) -> "Iterator[_Found]":
             types = settings.read_types()
             type_name, set_id = _type_and_set(place, types)
             key = set_key(pepper_of(stack), type_name, set_id)
-            yield _Found(control, key, types[type_name].parameters.memory, Schedule.of(settings))
+            yield _Found(control, key)
         return
     types = stack.evaluate.read_types()
     type_name, set_id = _type_and_set(place, types)
     pepper = fetch_secret(stack.client("secretsmanager"), "set-pepper", stack.query.set_pepper_secret)
     key = set_key(pepper, type_name, set_id)
-    yield _Found(stack.statuses, key, types[type_name].parameters.memory, stack.schedule)
+    yield _Found(stack.statuses, key)
 
 
 def _type_and_set(place: str, types: "Collection[str]") -> tuple[str, bytes]:

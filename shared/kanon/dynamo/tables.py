@@ -80,6 +80,11 @@ def restored(tables: Mapping[str, "TableDescriptionTypeDef"]) -> list[str]:
     return sorted(name for name, table in tables.items() if "RestoreSummary" in table)
 
 
+def key_of(table: "TableDescriptionTypeDef") -> str | None:
+    """The KMS key of a table; None if it has none of its own. Emulators do not say."""
+    return table.get("SSEDescription", {}).get("KMSMasterKeyArn")
+
+
 def created(table: "TableDescriptionTypeDef") -> float:
     """When a table was made, Unix seconds; 0 if it was made from a backup, because its rows are older."""
     return 0.0 if "RestoreSummary" in table else table["CreationDateTime"].timestamp()

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import numpy as np
 
 from kanon.errors import ConfigurationError
+from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import SET_KEY_BYTES, LogGeneration, Tapes
 from kanon.gate.merging import Deciding, crossed_at, merged
 from kanon.gate.parts import BYTES_A_MEMBER, BYTES_A_SET, Part
 from kanon.gate.schedule import Schedule
+from kanon.gate.showing import NO_ENTRIES, Entries, entries_of
 from kanon.gate.storage.protocols import JoinLog, Parts, Piece, Status
 from kanon.gate.types import Type
 from kanon.noise.words import NoiseKey
@@ -97,6 +99,7 @@ class Decided(NamedTuple):
         crossed: the sets that crossed.
         sets: the number of sets decided.
         skipped: the number of joins of retired types.
+        shown: the entries of the sets that crossed in the object of true sets.
     """
 
     pieces: tuple[Piece, ...]
@@ -105,6 +108,7 @@ class Decided(NamedTuple):
     crossed: Sequence[Status] = ()
     sets: int = 0
     skipped: int = 0
+    shown: Entries = NO_ENTRIES
 
 
 @dataclass
@@ -167,12 +171,22 @@ class Decisions:
                 put = tuple(
                     parts.put(each.of(part), step, run, each.first.hex()) for each in some.split(_pieces_for(part))
                 )
-                yield Decided(put, some.end, new=True, crossed=self.crossed(part, step), sets=sets, skipped=skipped)
+                crossed, shown = self.crossed(part, step), self.shown(part, step, since=step)
+                yield Decided(put, some.end, new=True, crossed=crossed, sets=sets, skipped=skipped, shown=shown)
 
     def crossed(self, part: Part, step: int) -> list[Status]:
         """The sets of a part that crossed at its ``step``, in the order of their keys."""
-        parameters = {self.numbers[name]: type_.parameters for name, type_ in self.types.items()}
-        return [(key, at, self.schedule.expiry(needed)) for key, at, needed in crossed_at(part, step, parameters)]
+        crossed = crossed_at(part, step, self._parameters)
+        return [(key, at, self.schedule.expiry(needed)) for key, at, needed in crossed]
+
+    def shown(self, part: Part, step: int, since: int = 0) -> Entries:
+        """The sets of a part that crossed at step ``since`` or later and are true at ``step``."""
+        return entries_of(part, self._parameters, since, step)
+
+    @property
+    def _parameters(self) -> dict[int, Parameters]:
+        """The parameters of each type by its number."""
+        return {self.numbers[name]: type_.parameters for name, type_ in self.types.items()}
 
     def _deciding(self, step: int) -> Deciding:
         names = {self.numbers[name]: name for name in self.types}

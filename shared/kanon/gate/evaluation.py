@@ -7,7 +7,7 @@ step, so repeated work gives the same states and crossings.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from kanon.gate.deciding import Decided, Decisions, Keys
 from kanon.gate.fingerprints import missing_layout, removed_layout
 from kanon.gate.mechanism.steps import step_at
 from kanon.gate.publishing import moved_horizon
+from kanon.gate.showing import NO_ENTRIES, Entries, after
 from kanon.gate.storage.aws.control import Commit, Control, Place, Progress, SlotRow, lost
 from kanon.gate.storage.aws.parts import Listed, PartObjects, step_of
 from kanon.gate.storage.aws.statuses import MOST_STATUSES, Statuses
@@ -27,6 +28,8 @@ SECONDS_TO_STOP = 20.0
 """A worker with less time left than this begins no further range of a step."""
 RANGES_TO_STOP = 1.5
 """It also begins none if less than this many times its slowest range so far is left."""
+MOST_PARTS_READ = 64
+"""Without an object of true sets of the step before, all parts are read: at most so many, about 15 million sets."""
 
 
 class Recorded(NamedTuple):
@@ -82,6 +85,7 @@ class Run:
         last: the last closed step of the layout, before ``missing``.
         missing: see :class:`Recorded`.
         idle: the number of steps without work, directly before ``step``, that are not completed yet.
+        shown: the entries of the sets that crossed in ``step``, by the first part of each range that this run decided.
         slowest: the longest time that a range took so far, in seconds.
         leased: whether this worker still holds the lease.
         outcome: the work done so far.
@@ -99,6 +103,7 @@ class Run:
     last: int = 0
     missing: int | None = None
     idle: int = 0
+    shown: dict[str, Entries] = field(default_factory=dict)
     slowest: float = 0.0
     leased: bool = True
     outcome: Outcome = Outcome()
@@ -241,7 +246,8 @@ class Evaluation(Decisions):
                 # evaluates it.
                 run.last = self._last(run, clock())
                 manifest, run.pieces = done
-                self._complete(run, run.step, manifest, clock(), leaving=run.step >= run.last)
+                shown = self._put_true(run)
+                self._complete(run, run.step, manifest, shown, clock(), leaving=run.step >= run.last)
                 run.bases = (manifest,)
             run.outcome = replace(run.outcome, steps=run.outcome.steps + 1)
             run.step += 1
@@ -287,6 +293,9 @@ class Evaluation(Decisions):
             end = None if found.end is None or found.end == run.keys.end else found.end.hex()
             listed = Listed(run.step, (*listed.pieces, *found.pieces), end, len(found.pieces))
             run.add(found)
+            run.shown |= {piece.name: NO_ENTRIES for piece in found.pieces}
+            if found.new:
+                run.shown[found.pieces[0].name] = found.shown
             records = bool(found.crossed) or (found.new and end is not None)
             name = run.parts.put_list(listed, number) if records or end is None else ""
             if records:
@@ -316,9 +325,48 @@ class Evaluation(Decisions):
     def _complete_idle(self, run: Run, now: float, *, leaving: bool = False) -> None:
         """Complete the idle steps before the run's step; their states are those of the step before."""
         if run.idle:
-            self._complete(run, run.step - 1, run.row.manifest, now, leaving=leaving)
+            self._complete(run, run.step - 1, run.row.manifest, run.row.shown, now, leaving=leaving)
 
-    def _complete(self, run: Run, step: int, manifest: str | None, now: float, *, leaving: bool) -> None:
+    def _put_true(self, run: Run) -> str | None:
+        """Put the object of the sets that are true after the run's step. It stays as it is if no set crossed.
+
+        Returns:
+            Its name; None if too many sets are true, or if there is none for the step before and all parts are too many
+            to read. Then readers ask the table.
+        """
+        found, run.shown, before, entries = run.shown, {}, None, None
+        if run.row.shown is not None:
+            changed = [piece for piece in run.pieces if step_of(piece.name) == run.step]
+            entries = self._entries(run, changed, found, since=run.step)
+            if entries is not None and not any(map(len, entries)):
+                return run.row.shown
+            with suppress(UndecodableMembersError):
+                before = run.parts.true_sets(run.row.shown)
+        if before is None:
+            few = len(run.pieces) <= MOST_PARTS_READ
+            entries = self._entries(run, run.pieces, {}, since=0) if few else None
+        content = None if entries is None else after(before, entries, run.step)
+        return None if content is None else run.parts.put_true(content, run.step, run.row.run)
+
+    def _entries(
+        self, run: Run, pieces: Sequence[Piece], found: Mapping[str, Entries], *, since: int
+    ) -> list[Entries] | None:
+        """The true sets of parts that crossed at step ``since`` or later. What another worker decided is read.
+
+        Returns:
+            Those of each part; None if time ran out.
+        """
+        entries = []
+        for piece in pieces:
+            if piece.name not in found and run.time_left() < SECONDS_TO_STOP:
+                return None
+            known = found.get(piece.name)
+            entries.append(self.shown(run.parts.read(piece), run.step, since) if known is None else known)
+        return entries
+
+    def _complete(
+        self, run: Run, step: int, manifest: str | None, shown: str | None, now: float, *, leaving: bool
+    ) -> None:
         """Publish the steps up to ``step`` and move the mark. If the run is ``leaving``, its lease is released too."""
         row, visible_from = run.row, self.schedule.visible_from(now)
         if row.evaluated_through is not None:  # the first steps of a new slot do not count as late
@@ -327,11 +375,17 @@ class Evaluation(Decisions):
         kept = row.kept if manifest is None or manifest == row.manifest else (*row.kept, manifest)
         wanted = self.schedule.manifests_kept([step_of(name) for name in kept], now)
         kept = tuple(name for name in kept if step_of(name) in wanted)
-        commit = Commit(step, manifest, kept, moved_horizon(row.horizon, step, visible_from))
-        moves = self.statuses.horizon_moves(run.place.slot, step, visible_from)
+        commit = Commit(step, manifest, kept, moved_horizon(row.horizon, step, visible_from, shown), shown)
+        moves = self.statuses.horizon_moves(run.place.slot, step, visible_from, shown)
         self.control.commit(run.place, row.run, row, commit, moves, leaving=leaving)
         run.row = replace(
-            row, evaluated_through=step, manifest=manifest, kept=kept, progress=None, horizon=commit.horizon
+            row,
+            evaluated_through=step,
+            manifest=manifest,
+            kept=kept,
+            progress=None,
+            horizon=commit.horizon,
+            shown=shown,
         )
         run.idle, run.leased = 0, not leaving
 

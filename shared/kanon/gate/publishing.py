@@ -3,7 +3,7 @@
 The tick of a step is ``publish_delay`` seconds after its end. Between two ticks no answer changes.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kanon.gate.mechanism.steps import end_of, step_at
 
@@ -30,6 +30,9 @@ class Horizon:
     It is ``earliest`` until ``earlier_from`` (Unix s), ``earlier`` from then until ``visible_from`` (Unix s),
     and ``through`` from then on. Two steps are not enough: when a step is completed near the tick of the step
     before it, some readers have passed that tick and others have not.
+
+    Each of the three steps has the name of the object of the sets that are true then (``shows``, ``earlier_shows``,
+    ``earliest_shows``); None: there is none, and only the crossings say which sets are true.
     """
 
     through: int
@@ -37,6 +40,9 @@ class Horizon:
     earlier: int | None = None
     earlier_from: int = 0
     earliest: int | None = None
+    shows: str | None = None
+    earlier_shows: str | None = None
+    earliest_shows: str | None = None
 
     def at(self, now: float) -> int | None:
         """The visible step at ``now``, None before the first one."""
@@ -44,17 +50,29 @@ class Horizon:
             return self.through
         return self.earlier if now >= self.earlier_from else self.earliest
 
+    def shown_at(self, now: float) -> str | None:
+        """The object of the visible step at ``now``."""
+        if now >= self.visible_from:
+            return self.shows
+        return self.earlier_shows if now >= self.earlier_from else self.earliest_shows
 
-def moved_horizon(horizon: Horizon | None, step: int, visible_from: int) -> Horizon:
+    @property
+    def named(self) -> set[str]:
+        """The objects of all three steps."""
+        return {name for name in (self.shows, self.earlier_shows, self.earliest_shows) if name is not None}
+
+
+def moved_horizon(horizon: Horizon | None, step: int, visible_from: int, shows: str | None = None) -> Horizon:
     """The horizon when ``step`` is complete and becomes visible at the tick ``visible_from``.
 
     What readers see before that tick does not change. If the horizon becomes visible at the same or a later tick,
-    ``step`` becomes visible with it.
+    ``step`` becomes visible with it. ``shows`` is the object of the sets that are true at ``step``.
     """
     if horizon is None:
-        return Horizon(step, visible_from)
+        return Horizon(step, visible_from, shows=shows)
     if step <= horizon.through:
         return horizon
     if horizon.visible_from < visible_from:
-        return Horizon(step, visible_from, horizon.through, horizon.visible_from, horizon.earlier)
-    return Horizon(step, horizon.visible_from, horizon.earlier, horizon.earlier_from, horizon.earliest)
+        before = horizon.through, horizon.visible_from, horizon.earlier
+        return Horizon(step, visible_from, *before, shows, horizon.shows, horizon.earlier_shows)
+    return replace(horizon, through=step, shows=shows)

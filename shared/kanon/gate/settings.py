@@ -118,6 +118,7 @@ class JoinSettings(GateSettings, Edge, LogWriter):
 class QuerySettings(AnswerSettings, Edge):
     """The environment of ``query``. A query without a signature may name ``anonymous_hashes`` hashes."""
 
+    states_bucket: str
     set_pepper_secret: str
     anonymous_hashes: Annotated[int, Field(ge=1, le=1_000)]
 

@@ -63,6 +63,7 @@ class Sweeping:
 
 
 def _named(row: SlotRow, parts: PartObjects) -> set[str]:
-    """The objects to which a row leads."""
+    """The objects to which a row leads. Nobody reads a slot that is retired."""
     lists = {*row.kept, *([] if row.progress is None else [row.progress.draft])}
-    return {*lists, *(piece.name for name in lists for piece in parts.list_of(name).pieces)}
+    true = set() if row.horizon is None or row.retired else row.horizon.named
+    return {*lists, *true, *(piece.name for name in lists for piece in parts.list_of(name).pieces)}

@@ -16,6 +16,7 @@ import pytest
 
 from kanon.gate.names import set_key
 from kanon.gate.querying import Querying
+from kanon.gate.storage.aws.statuses import Statuses
 from kanon.gate.storage.aws.step_log import Row, StepLog
 from kanon.http.totals import SECONDS
 from kanon.keys import fetch_secret
@@ -135,12 +136,8 @@ def work() -> Iterator[Work]:
             "set-pepper",
             stack.functions["join"].environment["KANON_SET_PEPPER_SECRET"],
         )
-        stack.session.client("dynamodb").update_item(
-            TableName=stack.storage.tables["Statuses"],
-            Key={"set_key": {"B": set_key(pepper, "fledge", bytes([2]) * 32)}},
-            UpdateExpression="SET suppressed = :true",
-            ExpressionAttributeValues={":true": {"BOOL": True}},
-        )
+        statuses = Statuses(stack.session.client("dynamodb"), stack.storage.tables["Statuses"])
+        statuses.suppress(set_key(pepper, "fledge", bytes([2]) * 32))
         yield work
 
 

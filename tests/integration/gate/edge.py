@@ -65,6 +65,7 @@ ENVIRONMENT = {
     "KANON_DEPLOYMENT": "stack/edge",
     "KANON_OUTAGE_ALLOWANCE": "604800",
     "KANON_PUBLISH_DELAY": str(DELAY),
+    "KANON_STATES_BUCKET": "states",
     "KANON_SET_PEPPER_SECRET": "set-pepper",
     "KANON_CLIENT_KEY_SECRET": "client-key",
     "KANON_ANONYMOUS_HASHES": "100",
@@ -78,7 +79,7 @@ ENVIRONMENT = {
 OWN = {
     "join": {"KANON_STEP_LOG_TABLE", "KANON_SET_PEPPER_SECRET", "KANON_CLIENT_KEY_SECRET",
              "KANON_OUTAGE_ALLOWANCE", "KANON_EDGE_SECRET"},
-    "query": {"KANON_STATUSES_TABLE", "KANON_SET_PEPPER_SECRET", "KANON_PUBLISH_DELAY",
+    "query": {"KANON_STATUSES_TABLE", "KANON_STATES_BUCKET", "KANON_SET_PEPPER_SECRET", "KANON_PUBLISH_DELAY",
               "KANON_ANONYMOUS_HASHES", "KANON_MAX_STALE", "KANON_EDGE_SECRET"},
 }  # fmt: skip
 _numbers = itertools.count()
@@ -287,14 +288,10 @@ class Edge:
     def release(self, type_name: str, set_id: bytes, crossing: int, *, suppressed: bool = False) -> None:
         """Write what evaluate writes when a set crosses."""
         key = key_of(type_name, set_id)
-        cross(Statuses(self.dynamodb, "statuses"), key, (crossing,), int(NOW) + 10**6)
+        statuses = Statuses(self.dynamodb, "statuses")
+        cross(statuses, key, (crossing,), int(NOW) + 10**6)
         if suppressed:
-            self.dynamodb.update_item(
-                TableName="statuses",
-                Key={"set_key": {"B": key}},
-                UpdateExpression="SET suppressed = :true",
-                ExpressionAttributeValues={":true": {"BOOL": True}},
-            )
+            statuses.suppress(key)
 
     def complete(self, step: int) -> None:
         """Move every slot's horizon to a step, visible at once."""

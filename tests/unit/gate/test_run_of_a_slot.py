@@ -20,6 +20,7 @@ from kanon.gate.storage.aws.control import Commit, Place, SlotRow
 from kanon.gate.storage.aws.parts import Listed
 from kanon.gate.storage.aws.step_log import Found, StepLog
 from kanon.gate.storage.protocols import Piece, Status
+from kanon.gate.true_sets import TrueSets, name_of
 from kanon.gate.types import Type
 from tests.unit.examples import KEY, ONE_SLOT, SMALL, set_key
 
@@ -91,7 +92,7 @@ class Service:
     def write(self, _: Any, statuses: Sequence[Status]) -> bool:
         return bool(statuses)
 
-    def horizon_moves(self, slot: int, step: int, visible_from: int) -> Any:
+    def horizon_moves(self, slot: int, step: int, visible_from: int, shows: str | None) -> Any:
         return step, visible_from
 
     def commit(
@@ -100,8 +101,10 @@ class Service:
         assert before == self.row_
         assert moves[0] == commit.step
         self.published.append((self.now, *moves))
-        step, manifest, kept, horizon = commit
-        self.row_ = replace(before, evaluated_through=step, manifest=manifest, kept=tuple(kept), horizon=horizon)
+        step, manifest, kept, horizon, shown = commit
+        self.row_ = replace(
+            before, evaluated_through=step, manifest=manifest, kept=tuple(kept), horizon=horizon, shown=shown
+        )
 
     # Parts
 
@@ -119,6 +122,15 @@ class Service:
         name = f"{listed.step}-{run}-{next(self.numbers)}-.list"
         self.objects[name] = listed
         return name
+
+    def put_true(self, content: bytes, step: int, run: int) -> str:
+        name = name_of(f"0/0/{step}-{run}-{next(self.numbers)}", content)
+        self.objects[name] = TrueSets.of(name, content)
+        return name
+
+    def true_sets(self, name: str) -> TrueSets:
+        found: TrueSets = self.objects[name]
+        return found
 
     def list_of(self, name: str) -> Listed:
         found: Listed = self.objects[name]
@@ -162,8 +174,10 @@ BUSY, BUSY_AFTER_IDLE = {STEP: touched("a")}, {STEP + 2: touched("a")}
 class ByTheStart(Evaluation):
     """The mistake: a step is published by the time at which its reading began."""
 
-    def _complete(self, run: Run, step: int, manifest: str | None, now: float, *, leaving: bool) -> None:
-        super()._complete(run, step, manifest, now - 3 * PAGE, leaving=leaving)
+    def _complete(
+        self, run: Run, step: int, manifest: str | None, shown: str | None, now: float, *, leaving: bool
+    ) -> None:
+        super()._complete(run, step, manifest, shown, now - 3 * PAGE, leaving=leaving)
 
 
 PAGE = 70.0

@@ -35,6 +35,7 @@ JOIN = {
 QUERY = {
     **COMMON,
     "KANON_STATUSES_TABLE": "statuses",
+    "KANON_STATES_BUCKET": "states",
     "KANON_SET_PEPPER_SECRET": "arn:pepper",
     "KANON_PUBLISH_DELAY": "1800",
     "KANON_ANONYMOUS_HASHES": "100",

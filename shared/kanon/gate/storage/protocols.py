@@ -3,7 +3,7 @@
 ``disk`` and ``aws`` implement it. :class:`Control` and :class:`ClosedLog` are those of one process.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -135,6 +135,9 @@ class Statuses(Protocol):
     """The answers, as ``query`` sees them."""
 
     def read(
-        self, set_keys: Iterable[bytes], slots: Iterable[int]
+        self, set_keys: Mapping[bytes, str | None], slots: Sequence[int]
     ) -> tuple[dict[bytes, tuple[int, ...]], dict[int, Horizon]]:
-        """The crossings of the sets, and the horizons of the slots that have any."""
+        """The crossings of the sets, and the horizons of the slots that have any.
+
+        Each set has the name of the object that has its answer too, if there is one (:class:`Memory`).
+        """

@@ -13,6 +13,7 @@ from botocore.exceptions import ClientError
 
 from kanon import clock
 from kanon.dynamo.batches import ATTEMPTS
+from kanon.dynamo.limits import check_item
 from kanon.errors import (
     ConfigurationError,
     FingerprintMismatchError,
@@ -23,6 +24,7 @@ from kanon.errors import (
 from kanon.gate.parts import Part
 from kanon.gate.publishing import Horizon, moved_horizon
 from kanon.gate.slots import Layout, Layouts
+from kanon.gate.storage.aws import statuses
 from kanon.gate.storage.aws.control import Commit, Control, Place, Progress, SlotRow
 from kanon.gate.storage.aws.parts import Listed, run_of, step_of
 from kanon.gate.storage.aws.statuses import Statuses
@@ -218,7 +220,8 @@ def test_the_crossing_of_a_set_that_was_forgotten_leaves_the_one_before_to_reade
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_suppression_survives_every_crossing_hides_them_and_never_expires(tables: Tables, known: bool) -> None:
+def test_a_suppression_survives_crossings_and_hides_them_from_the_next_read_on(tables: Tables, known: bool) -> None:
+    reader = Statuses(tables.client, tables.names["Statuses"])
     if known:
         cross(tables.statuses, SETS[0], (2,), 99)
     tables.statuses.suppress(SETS[0])
@@ -226,38 +229,47 @@ def test_a_suppression_survives_every_crossing_hides_them_and_never_expires(tabl
     cross(tables.statuses, SETS[0], (5,), 99)
     cross(tables.statuses, SETS[0], (5, 11), 99)
     cross(tables.statuses, SETS[0], (5, 10), 99)  # an older one, late
-    assert tables.statuses.read(SETS[:1], ())[0] == {SETS[0]: ()}
-    assert tables.statuses.crossings(SETS[:2]) == {SETS[0]: (5, 11)}
-    assert "ttl" not in tables.items("Statuses")[0]
-    assert tables.statuses.show(SETS[0], 199)
-    assert tables.statuses.read(SETS[:1], ())[0] == {SETS[0]: (5, 11)}
-    assert tables.items("Statuses")[0]["ttl"] == {"N": "199"}
-
-
-@pytest.mark.parametrize("changes", [1, 2, 3])
-def test_a_crossing_is_recorded_though_an_operator_changes_the_suppression_between_the_attempts(
-    tables: Tables, changes: int
-) -> None:
-    cross(tables.statuses, SETS[0], (2,), 99)
-    tables.statuses.suppress(SETS[0])
-    operator = Statuses(tables.other_client(), tables.names["Statuses"])
-    attempts = itertools.count()
-
-    def change(**_: Any) -> None:
-        """Change the suppression before the second attempt, the third, ..."""
-        attempt = next(attempts)
-        if 1 <= attempt <= changes:
-            _ = operator.show(SETS[0], 99) if attempt % 2 else operator.suppress(SETS[0])
-
-    tables.client.meta.events.register("before-call.dynamodb.TransactWriteItems", change)
-    cross(tables.statuses, SETS[0], (2, 7), 99)
-    assert operator.crossings(SETS[:1]) == {SETS[0]: (2, 7)}
-    assert next(attempts) == changes + 2
+    assert reader.read(SETS[:1], ())[0] == {SETS[0]: ()}
+    assert reader.suppressed == {SETS[0]}
+    assert reader.crossings(SETS[:2]) == {SETS[0]: (5, 11)}
+    assert tables.statuses.show(SETS[0])
+    assert reader.read(SETS[:1], ())[0] == {SETS[0]: (5, 11)}
+    assert reader.suppressed == frozenset()
 
 
 def test_only_a_suppressed_set_can_be_shown_again(tables: Tables) -> None:
-    assert not tables.statuses.show(SETS[0], 99)
+    assert not tables.statuses.show(SETS[0])
     assert tables.items("Statuses") == []
+
+
+def test_two_operators_who_suppress_sets_at_the_same_time_lose_neither(tables: Tables) -> None:
+    other = Statuses(tables.other_client(), tables.names["Statuses"])
+    attempts = itertools.count()
+
+    def change(**_: Any) -> None:
+        if next(attempts) == 0:
+            other.suppress(SETS[1])
+
+    tables.client.meta.events.register("before-call.dynamodb.TransactWriteItems", change)
+    tables.statuses.suppress(SETS[0])
+    assert [tables.statuses.is_suppressed(name) for name in SETS[:3]] == [True, True, False]
+    assert next(attempts) == 2
+
+
+def test_more_suppressed_sets_than_one_item_holds_are_refused(tables: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statuses, "MOST_SUPPRESSED", 2)
+    for name in SETS[:2]:
+        tables.statuses.suppress(name)
+    with pytest.raises(ConfigurationError, match=r"^2 sets are suppressed, and that is the most: unsuppress one"):
+        tables.statuses.suppress(SETS[2])
+    assert tables.statuses.show(SETS[0])
+    tables.statuses.suppress(SETS[2])
+
+
+def test_the_most_suppressed_sets_fit_into_an_item() -> None:
+    keys = [bytes([1, *at.to_bytes(2, "big")]) + bytes(29) for at in range(statuses.MOST_SUPPRESSED)]
+    list_, stamp = {"B": b"".join(keys)}, {"S": "f" * 32}
+    check_item({"set_key": {"B": b"su"}, "keys_of_sets": list_, "stamp": stamp}, ["set_key"])
 
 
 def test_sets_and_horizons_are_read_together_and_are_not_confused(tables: Tables) -> None:
@@ -386,7 +398,8 @@ def test_crossings_of_many_sets_are_recorded_at_once_except_those_that_are_older
         SETS[2]: (7,),
         SETS[3]: (7,),
     }
-    assert [item.get("ttl") for item in tables.items("Statuses")] == [{"N": "199"}, {"N": "99"}, None, {"N": "199"}]
+    lives = {item["set_key"]["B"]: item.get("ttl") for item in tables.items("Statuses")}
+    assert [lives[name] for name in SETS[:4]] == [{"N": "199"}, {"N": "99"}, {"N": "199"}, {"N": "199"}]
 
 
 def test_a_late_worker_records_no_crossing(tables: Tables) -> None:

@@ -74,6 +74,7 @@ class SlotRow:
         horizon: what readers see of the steps that this slot has evaluated.
         retired: whether all slots that continue it are visible, and its objects are not needed.
         lease_until: Unix s; None if nobody holds the lease.
+        shown: the object of the sets that are true at the mark; None if it must be made of all parts.
     """
 
     run: int = 0
@@ -85,6 +86,7 @@ class SlotRow:
     horizon: Horizon | None = None
     retired: bool = False
     lease_until: float | None = None
+    shown: str | None = None
 
 
 class Commit(NamedTuple):
@@ -94,6 +96,7 @@ class Commit(NamedTuple):
     manifest: str | None
     kept: Sequence[str]
     horizon: Horizon
+    shown: str | None = None
 
 
 class Control(Fingerprints):
@@ -204,6 +207,8 @@ class Control(Fingerprints):
     def restate(self, place: Place, run: int, step: int, kept: Sequence[str], progress: Progress | None = None) -> None:
         """Put other states in the place of those of a slot, and let its horizon and ``begun`` stay. For a command.
 
+        The next step makes its object of true sets of all parts.
+
         Args:
             place: the slot.
             run: the run of the command.
@@ -221,9 +226,9 @@ class Control(Fingerprints):
             ":manifest": {"S": kept[-1]},
         }
         if progress is None:
-            update += " REMOVE basis, draft, written"
+            update += " REMOVE shown, basis, draft, written"
         else:
-            update += ", basis = :basis, draft = :draft, written = :written"
+            update += ", basis = :basis, draft = :draft, written = :written REMOVE shown"
             values |= _progress(progress)
         if self._update(_name(place), update, IF_CURRENT, _values(run, values)) is None:
             raise lost(place)
@@ -253,7 +258,7 @@ class Control(Fingerprints):
 
     def retire(self, place: Place, command: int) -> bool:
         """Let nobody need the objects of a slot any more, and raise its run; False if another command has begun."""
-        update = f"SET retired = :true ADD run :one REMOVE manifest, kept, basis, draft, written, {_LEASE}"
+        update = f"SET retired = :true ADD run :one REMOVE manifest, kept, shown, basis, draft, written, {_LEASE}"
         values = {":true": {"BOOL": True}, ":one": {"N": "1"}}
         own = self._part(place, update, "attribute_not_exists(retired)", values)
         check = {
@@ -313,11 +318,14 @@ def _commit(before: SlotRow, commit: Commit) -> tuple[str, str, dict[str, Any]]:
     values: dict[str, Any] = {
         ":step": {"N": str(commit.step)},
         ":kept": {"L": [{"S": name} for name in commit.kept]},
-        ":horizon": {"L": [{"NULL": True} if at is None else {"N": str(at)} for at in astuple(commit.horizon)]},
+        ":horizon": {"L": [_stored(each) for each in astuple(commit.horizon)]},
     }
     if commit.manifest is not None:
         update += ", manifest = :manifest"
         values[":manifest"] = {"S": commit.manifest}
+    if commit.shown is not None:
+        update += ", shown = :shown"
+        values[":shown"] = {"S": commit.shown}
     condition = "attribute_not_exists(evaluated_through)"
     if before.evaluated_through is not None:
         condition = "evaluated_through = :before"
@@ -327,7 +335,15 @@ def _commit(before: SlotRow, commit: Commit) -> tuple[str, str, dict[str, Any]]:
     else:
         condition += " AND manifest = :read"
         values[":read"] = {"S": before.manifest}
-    return f"{update} REMOVE basis, draft, written", condition, values
+    removed = "basis, draft, written" if commit.shown is not None else "shown, basis, draft, written"
+    return f"{update} REMOVE {removed}", condition, values
+
+
+def _stored(value: int | str | None) -> dict[str, Any]:
+    """A number or a name in a list."""
+    if value is None:
+        return {"NULL": True}
+    return {"S": value} if isinstance(value, str) else {"N": str(value)}
 
 
 def _values(run: int, more: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -350,7 +366,8 @@ def _row(item: Item) -> SlotRow:
 
     horizon = None
     if "horizon" in item:
-        horizon = Horizon(*(int(at["N"]) if "N" in at else None for at in item["horizon"]["L"]))  # type: ignore[arg-type]
+        stored = item["horizon"]["L"]
+        horizon = Horizon(*(int(each["N"]) if "N" in each else each.get("S") for each in stored))  # type: ignore[arg-type]
     progress = None
     if "draft" in item:
         progress = Progress(item["basis"]["S"], item["draft"]["S"], int(item["written"]["N"]))
@@ -364,6 +381,7 @@ def _row(item: Item) -> SlotRow:
         horizon,
         "retired" in item,
         float(item["lease_until"]["N"]) if "lease_until" in item else None,
+        item["shown"]["S"] if "shown" in item else None,
     )
 
 

@@ -1,25 +1,27 @@
-"""The bucket of states: parts, and the lists of them. An object is written once, under a name of its own.
+"""The bucket of states: parts, the lists of them, and the true sets. An object is written once, under its own name.
 
 ``1234/5/480000-17-3.part``: layout, slot, step, run and number. Every lease has another run, so no name is written
-twice, and the sweeper knows whose work an object is. The name of a list ends with the digest of its content.
+twice, and the sweeper knows whose work an object is. The name of a list ends with the digest of its content, and so
+does that of an object of true sets, which begins with ``true/``.
 """
 
 import json
 from collections.abc import Collection, Iterator
 from hashlib import sha256
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kanon.dynamo.batches import chunks
 from kanon.errors import UndecodableMembersError
 from kanon.gate.parts import PADDING, Part, decode, encode
 from kanon.gate.storage.aws.control import Place
+from kanon.gate.storage.aws.true_objects import ABSENT, read_true
 from kanon.gate.storage.protocols import Piece
+from kanon.gate.true_sets import PREFIX, TrueSets, name_of
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-ABSENT = frozenset({"NoSuchKey", "404"})
 DELETES_A_CALL = 1000
 REMEDY = "`kanon operate replay` computes the states again"
 """Names of objects are not told: a log would show how many there are."""
@@ -44,8 +46,12 @@ class Listed(NamedTuple):
 class PartObjects:
     """The objects of a slot."""
 
-    def __init__(self, client: "S3Client", bucket: str, place: Place) -> None:
+    def __init__(self, client: "S3Client", bucket: str, place: Place, key: str | None = None) -> None:
+        """``key``: the KMS key of Statuses, for what ``query`` reads; None: that of the bucket."""
         self._client, self._bucket, self._folder = client, bucket, place.folder
+        self._true_key: Any = {}
+        if key is not None:
+            self._true_key = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": key, "BucketKeyEnabled": True}
         self._numbers = count()
 
     def put(self, part: Part, step: int, run: int, first: str) -> Piece:
@@ -83,6 +89,20 @@ class PartObjects:
         found = json.loads(self._read(name, name.removesuffix(".list").rpartition("-")[2]))
         return Listed(found["step"], tuple(Piece(*each) for each in found["pieces"]), found["end"], found["last"])
 
+    def put_true(self, content: bytes, step: int, run: int) -> str:
+        """Store the object of the sets that are true at a step, encrypted for ``query``. Returns its name."""
+        name = name_of(self._name(step, run), content)
+        self._put(name, content, **self._true_key)
+        return name
+
+    def true_sets(self, name: str) -> TrueSets:
+        """An object of true sets.
+
+        Raises:
+            UndecodableMembersError: it is missing or damaged.
+        """
+        return read_true(self._client, self._bucket, name)
+
     def has(self, name: str) -> bool:
         """Whether an object is there."""
         try:
@@ -106,8 +126,8 @@ class PartObjects:
     def _name(self, step: int, run: int) -> str:
         return f"{self._folder}{step}-{run}-{next(self._numbers)}"
 
-    def _put(self, name: str, content: bytes) -> None:
-        self._client.put_object(Bucket=self._bucket, Key=name, Body=content)
+    def _put(self, name: str, content: bytes, **encryption: Any) -> None:
+        self._client.put_object(Bucket=self._bucket, Key=name, Body=content, **encryption)
 
     def _read(self, name: str, digest: str) -> bytes:
         try:
@@ -126,8 +146,10 @@ class PartObjects:
 
     def names(self) -> Iterator[str]:
         """The names of all objects."""
-        for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._folder):
-            yield from (item["Key"] for item in page.get("Contents", ()))
+        pages = self._client.get_paginator("list_objects_v2")
+        for prefix in (self._folder, PREFIX + self._folder):
+            for page in pages.paginate(Bucket=self._bucket, Prefix=prefix):
+                yield from (item["Key"] for item in page.get("Contents", ()))
 
 
 def step_of(name: str) -> int:

@@ -1,32 +1,41 @@
-"""Statuses: the crossings of each set, and per slot the horizon up to which its answers are complete.
+"""Statuses: the crossings of each set, per slot the horizon up to which its answers are complete, and suppressions.
 
-Rows of slots lie beside those of sets: the key is the number of the slot in one byte, and a set's key has 32.
+Rows of slots lie beside those of sets: the key is the number of the slot in one byte, and a set's key has 32. Two rows
+with keys of two bytes have the suppressed sets: one lists them, the other one is small and has only the *stamp* of the
+list, which is new with every change. So each read sees whether the list changed, and it is read when it did.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from kanon.dynamo.batches import Item
 from kanon.dynamo.tables import KeyedTable
 from kanon.dynamo.transactions import MOST_ITEMS, all_or_none
-from kanon.gate.mechanism.tape import check_set_key
+from kanon.errors import ConfigurationError
+from kanon.gate.mechanism.tape import SET_KEY_BYTES, check_set_key
 from kanon.gate.publishing import Horizon
 
-if TYPE_CHECKING:  # it names columns of numpy, which `query` does not load
-    from kanon.gate.storage.protocols import Status
+if TYPE_CHECKING:
+    from mypy_boto3_dynamodb import DynamoDBClient
 
-UNLESS_NEWER = "(attribute_not_exists(newest) OR newest < :newest)"
-UNLESS_SUPPRESSED = "attribute_not_exists(suppressed)"
-IF_SUPPRESSED = "attribute_exists(suppressed)"
+    from kanon.gate.storage.protocols import Status  # it names columns of numpy, which `query` does not load
+
+UNLESS_NEWER = "attribute_not_exists(newest) OR newest < :newest"
 IF_LATER_TICK = "through < :step AND visible_from < :from"
 IF_SAME_TICK = "attribute_not_exists(through) OR (through < :step AND visible_from >= :from)"
 
 TTL = {"ExpressionAttributeNames": {"#ttl": "ttl"}}
 """A part of each call that changes the expiry: "ttl" is a reserved word."""
-SHOWN = "crossings, suppressed, through, visible_from, earlier, earlier_from, earliest"
-"""The attributes that a query reads: the first two from a set's item, the others from a slot's."""
+_NUMBERS = ("through", "visible_from", "earlier", "earlier_from", "earliest")
+_NAMES = ("shows", "earlier_shows", "earliest_shows")
+SHOWN = ", ".join(("crossings", *_NUMBERS, *_NAMES, "stamp"))
+"""The attributes that a query reads: the first from a set's item, the last from the stamp's, others from a slot's."""
 MOST_STATUSES = MOST_ITEMS - 1
 """The crossings of one transaction, beside its fence."""
+MOST_SUPPRESSED = 10_000
+"""The suppressed sets in one item of at most 400 KB."""
+_SUPPRESSED, _STAMP = b"su", b"st"
 
 
 def key_of_slot(slot: int) -> bytes:
@@ -40,17 +49,18 @@ def crossings_of(item: Item) -> tuple[int, ...]:
 
 
 class Statuses(KeyedTable):
-    """The table that queries read: a row for each set, and one for each slot."""
+    """The table that queries read: a row for each set, one for each slot, and the suppressed sets."""
 
     key_name = "set_key"
     key_type = "B"
 
+    def __init__(self, client: "DynamoDBClient", table: str) -> None:
+        super().__init__(client, table)
+        self._stamp, self.suppressed = "", frozenset[bytes]()
+        """The suppressed sets as :meth:`read` has seen them last, and the stamp of that list; "" of none."""
+
     def write(self, fence: dict[str, Any], statuses: "Sequence[Status]") -> bool:
         """Record crossings with a fence, in one transaction; each unless it or a later one is recorded already.
-
-        A crossing is an update, because a put would remove a suppression. The item of a suppressed set never expires,
-        so there are two updates: one for suppressed sets and one for others. An operator may suppress a set, or stop
-        suppressing it, between them. Then the first one follows again.
 
         Args:
             fence: a conditional write of another table (:meth:`Control.fence`).
@@ -59,22 +69,18 @@ class Statuses(KeyedTable):
         Returns:
             Whether they are recorded. False: the fence was refused.
         """
-        pending = [(status, False) for status in statuses]
+        pending = list(statuses)
         while True:
-            writes = [fence, *(self._record(*each) for each in pending)]
+            writes = [fence, *map(self._record, pending)]
             refused = all_or_none(self._client, writes)
             if refused is None:
                 return True
             if refused[0] is not None:
                 return False
-            pending = [
-                (status, suppressed if item is None else "suppressed" in item)
-                for (status, suppressed), item in zip(pending, refused[1:], strict=True)
-                if item is None or int(item.get("newest", {"N": "-1"})["N"]) < status[1][-1]
-            ]
+            pending = [status for status, item in zip(pending, refused[1:], strict=True) if item is None]
 
-    def _record(self, status: "Status", suppressed: bool) -> dict[str, Any]:
-        """The update that records the crossings of a set that is, or is not, ``suppressed``.
+    def _record(self, status: "Status") -> dict[str, Any]:
+        """The update that records the crossings of a set.
 
         A set that was forgotten has one crossing. The one before it stays in the item: until the tick readers need it.
         """
@@ -83,43 +89,95 @@ class Statuses(KeyedTable):
         values: dict[str, Any] = {
             ":crossings": {"L": [{"N": str(step)} for step in crossings]},
             ":newest": {"N": str(crossings[-1])},
+            ":expires": {"N": str(expires)},
         }
         stored = ":crossings"
         if len(crossings) == 1:
             stored = "list_append(if_not_exists(crossings, :none), :crossings)"
             values[":none"] = {"L": []}
-        update = f"SET crossings = {stored}, newest = :newest"
-        if not suppressed:
-            update += ", #ttl = :expires"
-            values[":expires"] = {"N": str(expires)}
-        condition = f"{UNLESS_NEWER} AND {IF_SUPPRESSED if suppressed else UNLESS_SUPPRESSED}"
-        return self._part(set_key, update, condition, values, **({} if suppressed else TTL))
+        update = f"SET crossings = {stored}, newest = :newest, #ttl = :expires"
+        return self._part(set_key, update, UNLESS_NEWER, values, **TTL)
 
     def suppress(self, set_key: bytes) -> None:
-        """Force a set to read false, even if it crosses."""
+        """Force a set to read false, even if it crosses.
+
+        Raises:
+            ConfigurationError: too many sets are suppressed.
+        """
         check_set_key(set_key)
-        self._update(set_key, "SET suppressed = :true REMOVE #ttl", UNLESS_SUPPRESSED, {":true": {"BOOL": True}}, **TTL)
+        self._change_suppressed(set_key, wanted=True)
 
-    def show(self, set_key: bytes, expires: int) -> bool:
-        """Stop suppressing a set; False if it was not suppressed. Its item may expire at ``expires`` (Unix s)."""
-        values = {":expires": {"N": str(expires)}}
-        return self._update(set_key, "SET #ttl = :expires REMOVE suppressed", IF_SUPPRESSED, values, **TTL) is not None
+    def show(self, set_key: bytes) -> bool:
+        """Stop suppressing a set; False if it was not suppressed."""
+        return self._change_suppressed(set_key, wanted=False)
 
-    def horizon_moves(self, slot: int, step: int, visible_from: int) -> list[dict[str, Any]]:
+    def _change_suppressed(self, set_key: bytes, *, wanted: bool) -> bool:
+        """Add a set to the suppressed ones, or remove it; False if there was nothing to do."""
+        changed = False
+        while True:
+            stamp, keys = self._read_suppressed()
+            if (set_key in keys) == wanted:
+                return changed
+            keys ^= {set_key}
+            if len(keys) > MOST_SUPPRESSED:
+                raise ConfigurationError(
+                    f"{MOST_SUPPRESSED} sets are suppressed, and that is the most: unsuppress one, or retire its type"
+                )
+            list_, new = {"B": b"".join(sorted(keys))}, {"S": uuid4().hex}
+            writes = [
+                self._stamped({"set_key": {"B": _SUPPRESSED}, "keys_of_sets": list_, "stamp": new}, stamp),
+                self._stamped({"set_key": {"B": _STAMP}, "stamp": new}, stamp),
+            ]
+            changed = True
+            if all_or_none(self._client, writes) is None:
+                return True
+
+    def _stamped(self, item: dict[str, Any], before: str) -> dict[str, Any]:
+        """A put in a transaction, if the stored item has the stamp ``before``."""
+        put: dict[str, Any] = {
+            "TableName": self._table,
+            "Item": item,
+            "ConditionExpression": "attribute_not_exists(stamp)",
+        }
+        if before:
+            put |= {"ConditionExpression": "stamp = :stamp", "ExpressionAttributeValues": {":stamp": {"S": before}}}
+        return {"Put": put}
+
+    def _read_suppressed(self) -> tuple[str, frozenset[bytes]]:
+        """The stamp of the list of suppressed sets and the sets, strongly consistent; "" if there never was one.
+
+        Raises:
+            ThrottledError: the table did not answer.
+        """
+        item = self._get([_SUPPRESSED], "keys_of_sets, stamp").get(_SUPPRESSED)
+        if item is None:
+            return "", frozenset()
+        keys = item["keys_of_sets"]["B"]
+        return item["stamp"]["S"], frozenset(keys[at : at + SET_KEY_BYTES] for at in range(0, len(keys), SET_KEY_BYTES))
+
+    def horizon_moves(self, slot: int, step: int, visible_from: int, shows: str | None = None) -> list[dict[str, Any]]:
         """The parts of transactions that complete ``step`` for a slot: it becomes visible at the tick ``visible_from``.
+
+        ``shows`` names the object of the sets that are true at ``step``.
 
         At most one applies; none if the horizon is already at ``step``. What readers see before that tick does not
         change. If the stored horizon becomes visible at the same or a later tick, ``step`` becomes visible with it.
         """
-        values = {":step": {"N": str(step)}, ":from": {"N": str(visible_from)}}
+        none = {"NULL": True}
+        values = {
+            ":step": {"N": str(step)},
+            ":from": {"N": str(visible_from)},
+            ":shows": none if shows is None else {"S": shows},
+        }
         later = (
             "SET earliest = if_not_exists(earlier, :none), earlier = through, earlier_from = visible_from,"
-            " through = :step, visible_from = :from"
+            " through = :step, visible_from = :from, earliest_shows = if_not_exists(earlier_shows, :none),"
+            " earlier_shows = if_not_exists(shows, :none), shows = :shows"
         )
-        same = "SET through = :step, visible_from = if_not_exists(visible_from, :from)"
+        same = "SET through = :step, visible_from = if_not_exists(visible_from, :from), shows = :shows"
         key = key_of_slot(slot)
         return [
-            self._part(key, later, IF_LATER_TICK, {**values, ":none": {"NULL": True}}),
+            self._part(key, later, IF_LATER_TICK, {**values, ":none": none}),
             self._part(key, same, IF_SAME_TICK, values),
         ]
 
@@ -141,14 +199,16 @@ class Statuses(KeyedTable):
     ) -> tuple[dict[bytes, tuple[int, ...]], dict[int, Horizon]]:
         """The crossings of the sets and the horizons of the slots that have any.
 
-        A suppressed set has no crossings here, like an unknown one.
+        A suppressed set has no crossings here, like an unknown one. ``suppressed`` is up to date afterwards.
 
         Raises:
             ThrottledError: some keys were not answered; do not read them as false.
         """
-        keys = [*set_keys, *(key_of_slot(slot) for slot in slots)]
+        keys = [*set_keys, *(key_of_slot(slot) for slot in slots), _STAMP]
         found = self._get(keys, SHOWN, consistent=consistent)
-        crossings = {key: _shown(item) for key, item in found.items() if len(key) > 1}
+        if found.get(_STAMP, {"stamp": {"S": ""}})["stamp"]["S"] != self._stamp:
+            self._stamp, self.suppressed = self._read_suppressed()
+        crossings = {key: () if key in self.suppressed else at for key, at in _crossings(found).items()}
         return crossings, _horizons(found)
 
     def crossings(self, set_keys: Iterable[bytes]) -> dict[bytes, tuple[int, ...]]:
@@ -165,21 +225,17 @@ class Statuses(KeyedTable):
         Raises:
             ThrottledError: the table did not answer.
         """
-        return any(map(_is_suppressed, self._get([set_key], "suppressed").values()))
+        return set_key in self._read_suppressed()[1]
 
     def released(self) -> tuple[dict[bytes, tuple[int, ...]], dict[int, Horizon]]:
         """Every set's crossings and every slot's horizon, strongly consistent: reads the whole table."""
         items = {item["set_key"]["B"]: item for item in self._scan()}
-        crossings = {key: crossings_of(item) for key, item in items.items() if len(key) > 1}
-        return crossings, _horizons(items)
+        return _crossings(items), _horizons(items)
 
 
-def _is_suppressed(item: Item) -> bool:
-    return bool(item.get("suppressed", {}).get("BOOL"))
-
-
-def _shown(item: Item) -> tuple[int, ...]:
-    return () if _is_suppressed(item) else crossings_of(item)
+def _crossings(items: Mapping[bytes, Item]) -> dict[bytes, tuple[int, ...]]:
+    """The crossings of the sets among items."""
+    return {key: crossings_of(item) for key, item in items.items() if len(key) == SET_KEY_BYTES}
 
 
 def _horizons(items: Mapping[bytes, Item]) -> dict[int, Horizon]:
@@ -189,7 +245,7 @@ def _horizons(items: Mapping[bytes, Item]) -> dict[int, Horizon]:
 
 def _horizon(item: Item) -> Horizon:
     through, visible_from, earlier, earlier_from, earliest = (
-        int(item[name]["N"]) if "N" in item.get(name, {}) else None
-        for name in ("through", "visible_from", "earlier", "earlier_from", "earliest")
+        int(item[name]["N"]) if "N" in item.get(name, {}) else None for name in _NUMBERS
     )
-    return Horizon(through or 0, visible_from or 0, earlier, earlier_from or 0, earliest)
+    shows = (item.get(name, {}).get("S") for name in _NAMES)
+    return Horizon(through or 0, visible_from or 0, earlier, earlier_from or 0, earliest, *shows)

@@ -272,12 +272,11 @@ class ControlFile(Database):
             (set_key,),
         )
 
-    def show(self, set_key: bytes, expires: int) -> bool:
-        """Stop suppressing a set; False if it was not suppressed. Its row goes at ``expires`` (Unix s) or later."""
+    def show(self, set_key: bytes) -> bool:
+        """Stop suppressing a set; False if it was not suppressed."""
         changed = self.database.execute(
-            "UPDATE statuses SET suppressed = 0, expires = MAX(COALESCE(expires, 0), ?)"
-            " WHERE set_key = ? AND suppressed = 1",
-            (expires, set_key),
+            "UPDATE statuses SET suppressed = 0, expires = COALESCE(expires, 0) WHERE set_key = ? AND suppressed = 1",
+            (set_key,),
         )
         return changed.rowcount > 0
 
