@@ -23,6 +23,10 @@ MOST_PART_BYTES, MOST_JOINS_A_RANGE = 16 << 20, 1 << 20
 BYTES_A_SET, BYTES_A_MEMBER = 53, 6
 PADDING = 1 << 16
 """The size of an object of states is a multiple of this."""
+TRUE_BYTES, MOST_TRUE, MOST_HELD_BYTES = 24, 1_000_000, 192 << 20
+"""Bytes of a set in an object of true sets, the most sets of one, and the bytes that an instance of query holds."""
+WAIT_SECONDS = 60.0
+"""The longest time after a tick until an instance of query loads its first object."""
 MANIFESTS_KEPT, SWEEPS_A_DAY = 3, 1
 CROSSINGS_A_CALL = 99
 

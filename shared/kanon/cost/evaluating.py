@@ -21,6 +21,7 @@ from kanon.cost.deployed import (
     MANIFESTS_KEPT,
     MOST_JOINS_A_RANGE,
     MOST_PART_BYTES,
+    MOST_TRUE,
     OUTAGE_DAYS,
     PADDING,
     PAGES_AT_ONCE,
@@ -28,6 +29,7 @@ from kanon.cost.deployed import (
     SECONDS_TO_STOP,
     SWEEPS_A_DAY,
     TEMPORARY_MB,
+    TRUE_BYTES,
 )
 from kanon.cost.workload import HOUR, Workload
 from kanon.dynamo.units import READ_UNIT
@@ -120,13 +122,19 @@ class SlotStep:
 
     @cached_property
     def put(self) -> float:
-        """Objects that a step puts: parts, and after each range a list of them."""
-        return max(self.parts * self.changed(), self.ranges) + self.ranges
+        """Objects that a step puts: parts, after each range a list of them, and the true sets."""
+        return max(self.parts * self.changed(), self.ranges) + self.ranges + self.shown
 
     @cached_property
     def got(self) -> float:
-        """Objects that a step gets: parts, and the manifest before it."""
-        return self.parts * self.changed() + 1
+        """Objects that a step gets: parts, and the manifest and the true sets before it."""
+        return self.parts * self.changed() + 1 + self.shown
+
+    @cached_property
+    def shown(self) -> float:
+        """Objects of true sets that a step puts: one if a set crosses, none if too many sets are true."""
+        crossings = self.workload.crossed_a_step / self.workload.slots
+        return -math.expm1(-crossings) if self.workload.popular / self.workload.slots <= MOST_TRUE else 0.0
 
     @cached_property
     def written(self) -> float:
@@ -182,7 +190,9 @@ class SlotStep:
         kept = 1 + (MANIFESTS_KEPT - 1) * self.changed() + OUTAGE_DAYS * self.changed(daily) + waiting
         padded = max(1.0, math.ceil(self.part_bytes / self.parts / PADDING)) * PADDING * self.parts
         lists = math.ceil(self.parts * LISTED_BYTES / PADDING) * PADDING
-        return self.workload.slots * (kept * padded + (kept + waiting * self.ranges) * lists)
+        true = math.ceil((self.workload.popular / self.workload.slots * TRUE_BYTES + 1) / PADDING) * PADDING
+        shown = daily / SWEEPS_A_DAY / 2 * self.shown * true
+        return self.workload.slots * (kept * padded + (kept + waiting * self.ranges) * lists + shown)
 
 
 def _workers(reading: float, ranges: int, each: float) -> int | None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kanon.cost.billing import Usage
 from kanon.cost.deployed import (
@@ -12,12 +12,16 @@ from kanon.cost.deployed import (
     EVALUATE_MB,
     KEYS,
     METRICS,
+    MOST_HELD_BYTES,
+    MOST_TRUE,
     OUTAGE_DAYS,
     REQUEST_MB,
     SECRETS,
     TEMPORARY_MB,
+    TRUE_BYTES,
     URL_RULES,
     WAF_RULES,
+    WAIT_SECONDS,
 )
 from kanon.cost.evaluating import SlotStep, evaluate_seconds, evaluation_read_units, written_units
 from kanon.cost.workload import (
@@ -48,7 +52,8 @@ def usage(workload: Workload, measured: Mapping[str, float]) -> Usage:
     workers = step.work.workers or 1
     calls = 2 * slot_steps * workers  # repeated deliveries of a message are rare and not counted
     requests = joins + queries + slot_steps * workers + w.steps
-    query_reads = queries * (w.hashes + _horizons_a_query(w)) * read_units(0, consistent=False)
+    asked = querying(w, m)
+    query_reads = (queries * (1 + asked.from_table * w.hashes) + asked.horizons) * read_units(0, consistent=False)
     logged = (
         _join_lines(w, m) * m["join_log_bytes"]
         + joins * m["access_log_bytes"]
@@ -68,7 +73,7 @@ def usage(workload: Workload, measured: Mapping[str, float]) -> Usage:
         "dynamodb.read": w.steps * evaluation_read_units(w) + query_reads,
         "dynamodb.storage": table_bytes(w) / GB,
         "s3.puts": slot_steps * step.put,
-        "s3.gets": slot_steps * step.got,
+        "s3.gets": slot_steps * step.got + asked.objects,
         "s3.storage": step.stored / GB,
         "sqs.requests": calls + m["pollers"] * 60 * MONTH_HOURS,
         "scheduler.events": w.steps,
@@ -78,7 +83,7 @@ def usage(workload: Workload, measured: Mapping[str, float]) -> Usage:
         "cloudwatch.alarms": ALARM_METRICS,
         "cloudwatch.dashboards": DASHBOARDS,
         "kms.keys": KEYS,
-        "kms.requests": m["cold_starts"] * requests + m["bucket_key_share"] * slot_steps * objects,
+        "kms.requests": m["cold_starts"] * requests + m["bucket_key_share"] * (slot_steps * objects + asked.objects),
         "secrets.stored": SECRETS,
         "secrets.requests": 2 * m["cold_starts"] * requests,
         "transfer.out": answered / GB,
@@ -91,9 +96,47 @@ def request_gb_seconds(w: Workload, m: Mapping[str, float]) -> float:
         join = _billed_ms(m["join_ms"], 1, m)
     else:
         join = _billed_ms(m["batched_join_ms"] * w.batch, math.ceil(w.batch * w.logged.items / WRITES_A_CALL), m)
-    query_calls = math.ceil(w.hashes / KEYS_A_CALL)
-    query = _billed_ms(m["query_ms"] + m["hash_ms"] * w.hashes, query_calls, m)
-    return REQUEST_MB / 1024 * (w.join_requests * join + w.queries * query) / 1000
+    return REQUEST_MB / 1024 * (w.join_requests * join + w.queries * _query_ms(w, m, querying(w, m).from_table)) / 1000
+
+
+@dataclass(frozen=True)
+class Queried:
+    """What queries read in a month.
+
+    Attributes:
+        from_table: the share of the hashes that the table answers; the others are answered from memory.
+        horizons: horizons that all environments read.
+        objects: objects of true sets that they get.
+    """
+
+    from_table: float
+    horizons: float
+    objects: float
+
+
+def querying(w: Workload, m: Mapping[str, float]) -> Queried:
+    """What queries read: after a tick each environment waits, and then gets one object with each request.
+
+    Queries are spread evenly over the environments that are busy at once.
+    """
+    if not w.queries:
+        return Queried(0.0, 0.0, 0.0)
+    environments = math.ceil(w.queries * _query_ms(w, m, 1.0) / 1000)
+    requests = w.queries * w.parameters.period / environments
+    ticks = environments * w.steps * min(1.0, requests)
+    changed, held = SlotStep(w, m).shown * w.slots, w.popular * TRUE_BYTES
+    if held > min(MOST_HELD_BYTES, w.slots * MOST_TRUE * TRUE_BYTES):
+        return Queried(1.0, ticks * w.slots, 0.0)
+    waiting = 1 + w.queries / environments * WAIT_SECONDS / 2
+    loading = min(changed, max(0.0, requests - waiting))
+    asked = changed / w.slots * min(requests, waiting + loading / 2)
+    return Queried(min(1.0, max(1.0, asked) / requests), ticks * w.slots, ticks * loading)
+
+
+def _query_ms(w: Workload, m: Mapping[str, float], from_table: float) -> float:
+    """The billed ms of a query."""
+    calls = math.ceil((1 + from_table * w.hashes) / KEYS_A_CALL)
+    return _billed_ms(m["query_ms"] + m["hash_ms"] * w.hashes, calls, m)
 
 
 def _billed_ms(processor_ms: float, calls: int, m: Mapping[str, float]) -> float:
@@ -113,11 +156,6 @@ def table_bytes(w: Workload) -> float:
     allowance = OUTAGE_DAYS * 24 * HOUR / w.parameters.period
     log = w.joins_a_step * allowance * (w.logged.size + w.logged.items * INDEX_BYTES)
     return log + w.popular * (STATUS_BYTES + INDEX_BYTES)
-
-
-def _horizons_a_query(w: Workload) -> float:
-    """Mean horizons that a query reads besides its sets: each environment reads all slots at most once per step."""
-    return 0.0 if w.queries * w.parameters.period > 100 * w.slots else float(min(w.slots, w.hashes))
 
 
 def alternatives(w: Workload, m: Mapping[str, float], more: Usage) -> dict[str, Usage]:

@@ -47,7 +47,8 @@ def after(before: TrueSets | None, found: Iterable[Entries], step: int) -> bytes
     Returns:
         Its bytes; None if too many sets are true.
     """
-    new = np.sort(np.concatenate([NO_ENTRIES, *found]), order="key")
+    new = np.concatenate([NO_ENTRIES, *found])
+    new = new[np.argsort(new["key"])]
     old = NO_ENTRIES if before is None else np.frombuffer(before.content, ENTRY, before.count, HEADER_BYTES)
     old = old[(old["last"] >= step) & ~np.isin(old["key"], new["key"])]
     if len(old) + len(new) > MOST_TRUE:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kanon.cost import deployed
-from kanon.gate import deciding, evaluation, merging, parts, schedule
+from kanon.gate import deciding, evaluation, memory, merging, parts, schedule, true_sets
 from kanon.gate.settings import JoinSettings
 from kanon.gate.slots import Layout
 from kanon.gate.storage.aws import step_joins
@@ -98,6 +98,10 @@ FIGURES = {
     "parts": (
         lambda: (deciding.MOST_PART_BYTES, deciding.MOST_JOINS_A_RANGE, parts.BYTES_A_SET, parts.BYTES_A_MEMBER),
         (d.MOST_PART_BYTES, d.MOST_JOINS_A_RANGE, d.BYTES_A_SET, d.BYTES_A_MEMBER),
+    ),
+    "true sets": (
+        lambda: (true_sets.ENTRY_BYTES, true_sets.MOST_TRUE, memory.MOST_BYTES, memory.SPREAD),
+        (d.TRUE_BYTES, d.MOST_TRUE, d.MOST_HELD_BYTES, d.WAIT_SECONDS),
     ),
     "objects": (lambda: (parts.PADDING, schedule.MANIFESTS_KEPT), (d.PADDING, d.MANIFESTS_KEPT)),
     "reading": (lambda: (step_joins.READERS, step_joins.MOST_BYTES), (d.PAGES_AT_ONCE, d.BUFFER_BYTES)),

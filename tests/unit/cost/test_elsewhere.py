@@ -57,13 +57,13 @@ def test_every_system_is_priced_for_every_load_of_the_table() -> None:
 
 
 def test_the_table_says_where_kanon_is_dearer() -> None:
-    """The page names these: a small window is cheap to scan, and servers answer many queries cheaply."""
+    """The page names these: a small window is cheap to scan, and servers hold many sets cheaply."""
     small, medium, large, billion = elsewhere.table(PARAMETERS, MEASURED, PRICES)
     assert small.others["S3 and Athena"] < small.ours.total < small.others["ClickHouse, two replicas"]
-    for load in (small, medium):
-        assert max(load.others["BigQuery"], load.others["S3 and Athena"]) < load.ours.total
-    assert large.others["ClickHouse, two replicas"] < large.ours.total < large.others["Kinesis and Flink"]
-    assert billion.ours.total < billion.others["BigQuery"]
+    assert small.others["BigQuery"] < small.ours.total
+    for load in (medium, large):
+        assert load.ours.total < min(load.others.values())
+    assert billion.others["ClickHouse, two replicas"] < billion.ours.total < billion.others["S3 and Athena"]
 
 
 @pytest.mark.parametrize("system", elsewhere.SYSTEMS, ids=lambda system: system.name)

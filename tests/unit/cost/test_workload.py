@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from kanon.cost.billing import CostError, bill, read_measured, read_prices
+from kanon.cost.evaluating import SlotStep
 from kanon.cost.month import alternatives, request_gb_seconds, table_bytes, usage
 from kanon.cost.popularity import Popularity
 from kanon.cost.workload import Workload, logged, packed_bytes
@@ -83,11 +84,39 @@ def test_quantities_of_a_steady_load_grow_in_proportion() -> None:
         assert twice[name] == pytest.approx(2 * once[name], rel=0.01), name
 
 
-def test_a_query_reads_half_a_unit_for_each_set_and_each_horizon_that_it_does_not_hold() -> None:
-    busy, seldom = (replace(LOAD, queries=queries, hashes=30, slots=16) for queries in (100.0, 0.001))
-    for each, horizons in ((busy, 0), (seldom, 16)):
-        read, without = (usage(one, MEASURED)["dynamodb.read"] for one in (each, replace(each, queries=0.0)))
-        assert read - without == pytest.approx(each.queries * 730 * 3600 * (30 + horizons) / 2)
+def test_queries_read_a_stamp_each_and_after_a_tick_the_horizons_and_some_sets_until_the_objects_are_there() -> None:
+    """One query a second, in one environment: it waits 30 s on average, and then loads an object with each request."""
+    every_hour = replace(LOAD, queries=1.0, hashes=30, slots=16, crossed=16_000.0)
+    read, without = (usage(one, MEASURED) for one in (every_hour, replace(every_hour, queries=0.0)))
+    sets = 730 * 30 * (1 + 30 + 16 / 2)
+    assert read["dynamodb.read"] - without["dynamodb.read"] == pytest.approx((730 * (3600 + 16) + sets) / 2)
+    assert read["s3.gets"] - without["s3.gets"] == pytest.approx(730 * 16)
+
+
+def test_where_nothing_crosses_only_the_first_query_after_a_tick_reads_sets() -> None:
+    still = replace(LOAD, queries=1.0, hashes=30, slots=16, crossed=0.0)
+    read, without = (usage(one, MEASURED) for one in (still, replace(still, queries=0.0)))
+    assert read["dynamodb.read"] - without["dynamodb.read"] == pytest.approx(730 * (3600 + 16 + 30) / 2)
+    assert read["s3.gets"] == without["s3.gets"]
+
+
+@pytest.mark.parametrize(("sets", "slots"), [(1_100_000, 1), (9 * 10**6, 16)])
+def test_more_true_sets_than_fit_into_an_object_or_into_memory_are_read_from_the_table(sets: int, slots: int) -> None:
+    many = Workload(PARAMETERS, 10**6, batch=500, queries=1.0, hashes=30, sets=sets, exponent=0.0, slots=slots)
+    assert many.popular == sets
+    read, without = (usage(one, MEASURED) for one in (many, replace(many, queries=0.0)))
+    assert read["dynamodb.read"] - without["dynamodb.read"] == pytest.approx(730 * (3600 * 31 + slots) / 2)
+    assert read["s3.gets"] == without["s3.gets"]
+
+
+def test_objects_of_true_sets_are_put_where_a_set_crosses() -> None:
+    still, crossing, many = (
+        SlotStep(replace(LOAD, crossed=crossed, sets=sets, exponent=0.0, joins=joins, batch=500), MEASURED)
+        for crossed, sets, joins in ((0.0, 10, 1.0), (1e4, 10, 1.0), (1e4, 10**8, 1e8))
+    )
+    assert (still.shown, many.shown) == (0.0, 0.0)
+    assert crossing.shown == pytest.approx(1.0)
+    assert (crossing.put - still.put, crossing.got - still.got) == pytest.approx((1, 1))
 
 
 def test_only_lines_that_the_functions_write_are_charged() -> None:
