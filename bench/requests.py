@@ -255,5 +255,5 @@ def fill_statuses(service: Service, keys: list[bytes]) -> None:
     for some in chunks(keys, MOST_STATUSES):
         statuses.write(control.fence(place, row.run, 0), [(key, (step,), START + 10**8) for key in some])
     for slot in range(SLOTS):
-        _, first = statuses.horizon_moves(slot, step, START)
+        _, first, _ = statuses.horizon_moves(slot, step, START, None)
         assert all_or_none(service.dynamodb, [first]) is None

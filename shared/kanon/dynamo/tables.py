@@ -56,6 +56,13 @@ class KeyedTable:
         )
 
 
+def attribute(value: int | str | None) -> dict[str, Any]:
+    """A number or a text as the value of an attribute; None is null."""
+    if value is None:
+        return {"NULL": True}
+    return {"S": value} if isinstance(value, str) else {"N": str(value)}
+
+
 def table_ids(client: "DynamoDBClient", tables: Mapping[str, str]) -> dict[str, str]:
     """The id of each table, by the caller's names; ``tables`` has the physical names."""
     return ids_of(described(client, tables))

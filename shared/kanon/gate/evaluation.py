@@ -152,8 +152,9 @@ class Evaluation(Decisions):
             time_left: seconds until this worker must have stopped.
 
         Raises:
-            ConfigurationError: a table was replaced, steps before the log generation remain, a layout or a noise key is
-                missing, or the log has joins of a type that is neither configured nor retired.
+            ConfigurationError: a table was replaced, Statuses is older than the states, steps before the log generation
+                remain, a layout or a noise key is missing, or the log has joins of a type that is neither configured
+                nor retired.
             TooFarBehindError: the log rows of the next step may have expired.
             UndecodableMembersError: an object of the bucket is missing or damaged.
             UndecodableJoinsError: joins in the log cannot be read.
@@ -376,7 +377,8 @@ class Evaluation(Decisions):
         wanted = self.schedule.manifests_kept([step_of(name) for name in kept], now)
         kept = tuple(name for name in kept if step_of(name) in wanted)
         commit = Commit(step, manifest, kept, moved_horizon(row.horizon, step, visible_from, shown), shown)
-        moves = self.statuses.horizon_moves(run.place.slot, step, visible_from, shown)
+        known = None if row.horizon is None else row.horizon.through
+        moves = self.statuses.horizon_moves(run.place.slot, step, visible_from, known, shown)
         self.control.commit(run.place, row.run, row, commit, moves, leaving=leaving)
         run.row = replace(
             row,

@@ -81,6 +81,7 @@ def begin(stack: RunningStack, now: float) -> tuple[LogGenerationEntry, ...]:
             passed = last < first - 1 and row.evaluated_through == last  # the next layout has its states
             if place.layout < first and not passed:
                 put_states(stack, place, row, last, pieces_of(stack, place, row), crossings)
+                _put_horizon(stack, place, row, _newest(place.slot, rows, horizons))
         return _entries(recorded_generations(control.recorded("evaluate")))
 
 
@@ -129,6 +130,22 @@ def _first_step(stack: RunningStack, seen: Situation, touched: int, now: float) 
     if {"Control", "Statuses"} & set(seen.replaced):
         touched = max(touched, stack.schedule.last_closed(now))
     return max(touched, newest) + 1
+
+
+def _newest(slot: int, rows: Mapping[Place, SlotRow], horizons: Mapping[int, Horizon]) -> Horizon | None:
+    """The newest horizon of a slot: a table that was restored or emptied has an older one, or none."""
+    known = [horizons.get(slot), *(row.horizon for place, row in rows.items() if place.slot == slot)]
+    return max((each for each in known if each is not None), key=lambda each: each.through, default=None)
+
+
+def _put_horizon(stack: RunningStack, place: Place, row: SlotRow, horizon: Horizon | None) -> None:
+    """Write it to both tables: readers see what they saw, and no step is evaluated too far after that.
+
+    It names no objects of true sets, so the table answers: the objects may know crossings that it had lost.
+    """
+    if horizon is not None:
+        horizon = replace(horizon, shows=None, earlier_shows=None, earliest_shows=None)
+        stack.control.put_horizon(place, row.run, horizon, stack.statuses.horizon(place.slot, horizon))
 
 
 def _unrecorded(stack: RunningStack, seen: Situation) -> dict[str, str]:

@@ -14,7 +14,7 @@ from kanon.cli.main import app
 from kanon.gate.storage.aws.parts import step_of
 from kanon.local import Stack
 from tests.conftest import START
-from tests.e2e.gate.backups import RUNBOOK, objects, put_object, rows, runbook_commands, states
+from tests.e2e.gate.backups import RUNBOOK, objects, put_back, put_object, rows, runbook_commands, states
 from tests.e2e.gate.oracle import Oracle
 from tests.e2e.gate.test_mixtures import TYPES, join_some, next_steps
 from tests.integration.gate.doctor_view import run_on
@@ -95,7 +95,20 @@ def test_after_wrong_answers_only_a_new_generation_continues(drill: Drill) -> No
     done = drill.type("States are lost or wrong")
     assert done[0][0] == 2
     assert "the replay differs from what was released" in done[0][1]
-    ((code, output),) = drill.type("Wrong answers were released")
+    begin_generation(drill, "Wrong answers were released")
+
+
+def test_after_statuses_was_restored_evaluation_stops_and_a_new_generation_continues(drill: Drill) -> None:
+    backup = {"Statuses": rows(drill.stack, "Statuses")}
+    assert next_steps(drill.oracle) == (False, [0, 0])
+    put_back(drill.stack, backup, ("Statuses",))
+    assert next_steps(drill.oracle)[0]
+    begin_generation(drill, "Tables of different times")
+
+
+def begin_generation(drill: Drill, section: str) -> None:
+    """Run the command of a section, deploy what it prints, and see evaluation continue."""
+    ((code, output),) = drill.type(section)
     assert code == 0, output
     listed = output.splitlines()[-1]
     drill.stack.functions["evaluate"].environment["KANON_LOG_GENERATIONS"] = listed  # type: ignore[index]
@@ -109,4 +122,4 @@ def test_after_wrong_answers_only_a_new_generation_continues(drill: Drill) -> No
 def test_every_drill_is_executed() -> None:
     (text,) = re.findall(r"^## Recovery\n(.*?)(?=^## )", RUNBOOK, re.MULTILINE | re.DOTALL)
     with_commands = [section.partition("\n")[0] for section in text.split("\n### ")[1:] if "```sh" in section]
-    assert with_commands == ["States are lost or wrong", "Wrong answers were released"]
+    assert with_commands == ["Tables of different times", "States are lost or wrong", "Wrong answers were released"]

@@ -169,7 +169,7 @@ def moving_horizon(*, first: bool) -> Callable[..., Any]:
     def evaluate_step(self: Evaluation, run: Any) -> Any:
         if first:
             visible_from = self.schedule.visible_from(clock.now())
-            moves = self.statuses.horizon_moves(run.place.slot, run.step, visible_from)
+            moves = self.statuses.horizon_moves(run.place.slot, run.step, visible_from, None)
             any(all_or_none(self.statuses._client, [move]) is None for move in moves)
         return real(self, run)
 

@@ -362,7 +362,7 @@ def cross(statuses: Statuses, set_key: bytes, crossings: tuple[int, ...], expire
 
 def move_horizon(statuses: Statuses, slot: int, step: int, visible_from: int) -> None:
     """Complete a step for a slot."""
-    moves = statuses.horizon_moves(slot, step, visible_from)
+    moves = statuses.horizon_moves(slot, step, visible_from, None)
     any(all_or_none(statuses._client, [move]) is None for move in moves)
 
 

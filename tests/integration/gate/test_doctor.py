@@ -391,7 +391,7 @@ def test_a_slot_beyond_the_configured_number_is_reported(stack: Stack) -> None:
 
 def test_a_horizon_far_in_the_future_is_reported(stack: Stack) -> None:
     step = int(stack.clock.now()) // HOUR
-    moves = seen(stack).statuses.horizon_moves(0, step, int(stack.clock.now()) + 10 * HOUR)
+    moves = seen(stack).statuses.horizon_moves(0, step, int(stack.clock.now()) + 10 * HOUR, None)
     assert all_or_none(stack.session.client("dynamodb"), moves[:1]) is None
     assert wrong(stack)["answers"] == (Verdict.WARN, "publishlate")
 

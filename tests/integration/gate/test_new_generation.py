@@ -96,7 +96,7 @@ class Service:
     log = property(lambda self: self.tables.log)
 
     def show(self, slot: int, step: int) -> None:
-        assert all_or_none(self.tables.client, self.statuses.horizon_moves(slot, step, 0)[1:]) is None
+        assert all_or_none(self.tables.client, self.statuses.horizon_moves(slot, step, 0, None)[1:2]) is None
 
     def parts(self, place: Place) -> PartObjects:
         return self.tables.parts(place)

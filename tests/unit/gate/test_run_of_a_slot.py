@@ -92,7 +92,7 @@ class Service:
     def write(self, _: Any, statuses: Sequence[Status]) -> bool:
         return bool(statuses)
 
-    def horizon_moves(self, slot: int, step: int, visible_from: int, shows: str | None) -> Any:
+    def horizon_moves(self, slot: int, step: int, visible_from: int, known: int | None, shows: str | None) -> Any:
         return step, visible_from
 
     def commit(

@@ -447,7 +447,8 @@ def _commit(
 ) -> None:
     horizon = moved_horizon(before.horizon, step, 100 * step)
     kept = () if manifest is None else (manifest,)
-    moves = tables.statuses.horizon_moves(PLACE.slot, step, 100 * step)
+    known = None if before.horizon is None else before.horizon.through
+    moves = tables.statuses.horizon_moves(PLACE.slot, step, 100 * step, known)
     tables.control.commit(PLACE, run, before, Commit(step, manifest, kept, horizon), moves, leaving=leaving)
 
 
@@ -486,6 +487,50 @@ def test_a_late_commit_changes_nothing(tables: Tables, late: str) -> None:
         ):
             _commit(tables, run, before, STEP + 1, "second")
     assert (tables.control.row(PLACE).manifest, tables.items("Statuses")) == ("first", stored)
+
+
+@pytest.mark.parametrize("restored", [True, False], ids=["restored", "emptied"])
+def test_a_commit_is_refused_if_statuses_is_older_than_the_row(tables: Tables, restored: bool) -> None:
+    run = _leased(tables)
+    _commit(tables, run, tables.control.row(PLACE), STEP, "first")
+    older = tables.items("Statuses")
+    _commit(tables, run, tables.control.row(PLACE), STEP + 1, "second")
+    newest, name, row = tables.items("Statuses"), tables.names["Statuses"], tables.control.row(PLACE)
+    tables.client.delete_item(TableName=name, Key={"set_key": newest[0]["set_key"]})
+    if restored:
+        tables.client.put_item(TableName=name, Item=older[0])
+    for tick in (STEP, STEP + 9):  # the horizon would become visible at the same tick, or at a later one
+        moves = tables.statuses.horizon_moves(PLACE.slot, STEP + 2, 100 * tick, STEP + 1)
+        commit = Commit(STEP + 2, "third", ("third",), moved_horizon(row.horizon, STEP + 2, 100 * tick))
+        with pytest.raises(ConfigurationError, match=r"^the table Statuses is older than the states of slot 3, "):
+            tables.control.commit(PLACE, run, row, commit, moves, leaving=False)
+    assert tables.control.row(PLACE) == row
+    assert tables.items("Statuses") == (older if restored else [])
+    assert row.horizon is not None
+    tables.control.put_horizon(PLACE, run, row.horizon, tables.statuses.horizon(PLACE.slot, row.horizon))
+    assert tables.statuses.read((), [PLACE.slot])[1] == {PLACE.slot: row.horizon}
+    _commit(tables, run, tables.control.row(PLACE), STEP + 2, "third")
+    assert tables.control.row(PLACE).evaluated_through == STEP + 2
+
+
+def test_a_command_does_not_put_an_older_horizon_and_a_late_one_puts_none(tables: Tables) -> None:
+    run = _leased(tables)
+    _commit(tables, run, tables.control.row(PLACE), STEP, "first")
+    row, horizon = tables.control.row(PLACE), Horizon(STEP, 7, STEP - 1, 3, None)
+    stored = tables.items("Statuses")
+    for number, older in ((run, replace(horizon, through=STEP - 1)), (run - 1, horizon)):
+        with pytest.raises(LeaseLostError):
+            tables.control.put_horizon(PLACE, number, older, tables.statuses.horizon(PLACE.slot, older))
+        assert (tables.control.row(PLACE), tables.items("Statuses")) == (row, stored)
+    tables.control.put_horizon(PLACE, run, horizon, tables.statuses.horizon(PLACE.slot, horizon))
+    assert tables.control.row(PLACE).horizon == tables.statuses.read((), [PLACE.slot])[1][PLACE.slot] == horizon
+
+
+def test_a_commit_without_a_way_to_move_the_horizon_moves_the_mark_alone(tables: Tables) -> None:
+    run = _leased(tables)
+    commit = Commit(STEP, "first", ("first",), Horizon(STEP, 7))
+    tables.control.commit(PLACE, run, tables.control.row(PLACE), commit, (), leaving=False)
+    assert (tables.control.row(PLACE).evaluated_through, tables.items("Statuses")) == (STEP, [])
 
 
 def test_a_commit_after_a_recovery_leaves_the_horizon_where_readers_have_seen_it(tables: Tables) -> None:

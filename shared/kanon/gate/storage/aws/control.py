@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from kanon.dynamo.batches import Item
 from kanon.dynamo.fingerprints import Fingerprints
+from kanon.dynamo.tables import attribute
 from kanon.dynamo.transactions import all_or_none
 from kanon.errors import ConfigurationError, LeaseLostError
 from kanon.gate.publishing import Horizon
@@ -187,22 +188,27 @@ class Control(Fingerprints):
             run: the run that has evaluated the step.
             before: the row as it was read: it must have the same mark and the same manifest.
             commit: what is written.
-            shows: ways to move the horizon in Statuses, of which one applies; none does if it is moved already.
+            shows: ways to move the horizon in Statuses, of which one applies; without any it does not move.
             leaving: whether the lease is released too.
 
         Raises:
             LeaseLostError: the run is over, or the mark or the manifest has moved.
+            ConfigurationError: no way applies: Statuses is older than the row.
         """
         update, condition, values = _commit(before, commit)
         if leaving:
             update = update.replace(" REMOVE ", f" {RELEASE}, ", 1)
         own = self._part(place, update, f"{IF_CURRENT} AND {condition}", _values(run, values))
-        for show in [[each] for each in shows] + [[]]:
+        for show in [[each] for each in shows] or [[]]:
             refused = all_or_none(self._client, [own, *show], COMMIT_ATTEMPTS)
             if refused is None:
                 return
             if refused[0] is not None:
                 raise lost(place)
+        raise ConfigurationError(
+            f"the table Statuses is older than the states of slot {place.slot}, because it was restored or emptied:"
+            f" begin a new log generation with `kanon operate new-generation`"
+        )
 
     def restate(self, place: Place, run: int, step: int, kept: Sequence[str], progress: Progress | None = None) -> None:
         """Put other states in the place of those of a slot, and let its horizon and ``begun`` stay. For a command.
@@ -231,6 +237,16 @@ class Control(Fingerprints):
             update += ", basis = :basis, draft = :draft, written = :written REMOVE shown"
             values |= _progress(progress)
         if self._update(_name(place), update, IF_CURRENT, _values(run, values)) is None:
+            raise lost(place)
+
+    def put_horizon(self, place: Place, run: int, horizon: Horizon, show: dict[str, Any]) -> None:
+        """Write the horizon of a slot here and, with ``show``, in Statuses. For a command.
+
+        Raises:
+            LeaseLostError: the run is over.
+        """
+        own = self._part(place, "SET horizon = :horizon", IF_CURRENT, _values(run, {":horizon": _stored(horizon)}))
+        if all_or_none(self._client, [own, show]) is not None:
             raise lost(place)
 
     def raise_run(self, place: Place, run: int, above: int) -> int:
@@ -318,7 +334,7 @@ def _commit(before: SlotRow, commit: Commit) -> tuple[str, str, dict[str, Any]]:
     values: dict[str, Any] = {
         ":step": {"N": str(commit.step)},
         ":kept": {"L": [{"S": name} for name in commit.kept]},
-        ":horizon": {"L": [_stored(each) for each in astuple(commit.horizon)]},
+        ":horizon": _stored(commit.horizon),
     }
     if commit.manifest is not None:
         update += ", manifest = :manifest"
@@ -339,15 +355,12 @@ def _commit(before: SlotRow, commit: Commit) -> tuple[str, str, dict[str, Any]]:
     return f"{update} REMOVE {removed}", condition, values
 
 
-def _stored(value: int | str | None) -> dict[str, Any]:
-    """A number or a name in a list."""
-    if value is None:
-        return {"NULL": True}
-    return {"S": value} if isinstance(value, str) else {"N": str(value)}
-
-
 def _values(run: int, more: dict[str, Any] | None = None) -> dict[str, Any]:
     return {":run": {"N": str(run)}, **(more or {})}
+
+
+def _stored(horizon: Horizon) -> dict[str, Any]:
+    return {"L": [attribute(value) for value in astuple(horizon)]}
 
 
 def _progress(progress: Progress) -> dict[str, Any]:
@@ -361,7 +374,7 @@ def _progress(progress: Progress) -> dict[str, Any]:
 def _row(item: Item) -> SlotRow:
     """The row in a slot's item."""
 
-    def number(name: str) -> int | None:
+    def step(name: str) -> int | None:
         return int(item[name]["N"]) if name in item else None
 
     horizon = None
@@ -372,12 +385,12 @@ def _row(item: Item) -> SlotRow:
     if "draft" in item:
         progress = Progress(item["basis"]["S"], item["draft"]["S"], int(item["written"]["N"]))
     return SlotRow(
-        number("run") or 0,
-        number("evaluated_through"),
+        step("run") or 0,
+        step("evaluated_through"),
         item["manifest"]["S"] if "manifest" in item else None,
         tuple(name["S"] for name in item.get("kept", {"L": []})["L"]),
         progress,
-        number("begun"),
+        step("begun"),
         horizon,
         "retired" in item,
         float(item["lease_until"]["N"]) if "lease_until" in item else None,

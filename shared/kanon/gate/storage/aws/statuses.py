@@ -6,11 +6,12 @@ list, which is new with every change. So each read sees whether the list changed
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from kanon.dynamo.batches import Item
-from kanon.dynamo.tables import KeyedTable
+from kanon.dynamo.tables import KeyedTable, attribute
 from kanon.dynamo.transactions import MOST_ITEMS, all_or_none
 from kanon.errors import ConfigurationError
 from kanon.gate.mechanism.tape import SET_KEY_BYTES, check_set_key
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
     from kanon.gate.storage.protocols import Status  # it names columns of numpy, which `query` does not load
 
 UNLESS_NEWER = "attribute_not_exists(newest) OR newest < :newest"
-IF_LATER_TICK = "through < :step AND visible_from < :from"
-IF_SAME_TICK = "attribute_not_exists(through) OR (through < :step AND visible_from >= :from)"
+IF_LATER_TICK = "through >= :known AND through < :step AND visible_from < :from"
+IF_SAME_TICK = "through >= :known AND through < :step AND visible_from >= :from"
+OR_FIRST = "attribute_not_exists(through) OR"
+IF_MOVED = "through >= :step"
 
 TTL = {"ExpressionAttributeNames": {"#ttl": "ttl"}}
 """A part of each call that changes the expiry: "ttl" is a reserved word."""
@@ -155,19 +158,28 @@ class Statuses(KeyedTable):
         keys = item["keys_of_sets"]["B"]
         return item["stamp"]["S"], frozenset(keys[at : at + SET_KEY_BYTES] for at in range(0, len(keys), SET_KEY_BYTES))
 
-    def horizon_moves(self, slot: int, step: int, visible_from: int, shows: str | None = None) -> list[dict[str, Any]]:
+    def horizon_moves(
+        self, slot: int, step: int, visible_from: int, known: int | None, shows: str | None = None
+    ) -> list[dict[str, Any]]:
         """The parts of transactions that complete ``step`` for a slot: it becomes visible at the tick ``visible_from``.
 
-        ``shows`` names the object of the sets that are true at ``step``.
-
-        At most one applies; none if the horizon is already at ``step``. What readers see before that tick does not
+        One of them applies; none if the table is older than ``known``. What readers see before that tick does not
         change. If the stored horizon becomes visible at the same or a later tick, ``step`` becomes visible with it.
+        The last part is for a horizon that is at ``step`` already, and changes nothing.
+
+        Args:
+            slot: the slot.
+            step: the step that is complete.
+            visible_from: the tick, in Unix s.
+            known: the step to which this slot has moved the horizon before; None if it never has.
+            shows: the name of the object of the sets that are true at ``step``; None if there is none.
         """
-        none = {"NULL": True}
+        key, moved = key_of_slot(slot), {":step": {"N": str(step)}}
         values = {
-            ":step": {"N": str(step)},
+            **moved,
             ":from": {"N": str(visible_from)},
-            ":shows": none if shows is None else {"S": shows},
+            ":known": {"N": str(-1 if known is None else known)},
+            ":shows": attribute(shows),
         }
         later = (
             "SET earliest = if_not_exists(earlier, :none), earlier = through, earlier_from = visible_from,"
@@ -175,11 +187,17 @@ class Statuses(KeyedTable):
             " earlier_shows = if_not_exists(shows, :none), shows = :shows"
         )
         same = "SET through = :step, visible_from = if_not_exists(visible_from, :from), shows = :shows"
-        key = key_of_slot(slot)
         return [
-            self._part(key, later, IF_LATER_TICK, {**values, ":none": none}),
-            self._part(key, same, IF_SAME_TICK, values),
+            self._part(key, later, IF_LATER_TICK, {**values, ":none": attribute(None)}),
+            self._part(key, same, f"{OR_FIRST} ({IF_SAME_TICK})" if known is None else IF_SAME_TICK, values),
+            self._part(key, "SET through = through", IF_MOVED, moved),
         ]
+
+    def horizon(self, slot: int, horizon: Horizon) -> dict[str, Any]:
+        """The part of a transaction that puts a horizon in the place of one that is not newer. For a command."""
+        stored = {f":{name}": attribute(value) for name, value in asdict(horizon).items()}
+        update = f"SET {', '.join(f'{name} = :{name}' for name in asdict(horizon))}"
+        return self._part(key_of_slot(slot), update, f"{OR_FIRST} through <= :through", stored)
 
     def _part(self, key: bytes, update: str, condition: str, values: dict[str, Any], **more: Any) -> dict[str, Any]:
         """An update in a transaction."""
