@@ -31,6 +31,7 @@ from kanon.gate.fingerprints import (
     missing_layouts,
     missing_noise_keys,
     recorded_names,
+    refuse_forgetting,
     unchanged_keys,
 )
 from kanon.gate.generations import in_force, refuse_log_generations
@@ -91,6 +92,7 @@ def evaluation() -> Evaluation:
     def check_control() -> Recorded:
         ids, recorded = table_ids(dynamodb, SETTINGS.tables), control.recorded("evaluate")
         refuse_log_generations(recorded, SETTINGS.log_generations, ids)
+        refuse_forgetting(recorded)
         if newer := missing_noise_keys(recorded, entries):  # also in a worker that started before they were recorded
             found = fetch_noise_keys(secrets, SETTINGS.noise_key_secret, (), [entry.id for entry in newer])
             use.noise_keys = NoiseKeys.of((*entries, *newer), {**keys, **unchanged_keys(recorded, newer, found)})

@@ -13,12 +13,14 @@ from kanon.cli import serve_data
 from kanon.cli.operate_directory import (
     Yes,
     ask,
+    ask_to_forget,
     backup,
     begin_there,
-    forget,
+    forget_there,
     import_,
     replay_there,
     retire_there,
+    say_forgotten,
 )
 from kanon.cli.serve_data import Data
 from kanon.cli.stacks import on_stack, on_stack_or_directory
@@ -32,7 +34,7 @@ operate = typer.Typer(help="Change a running stack. Each command says what it wi
 
 Place = Annotated[str, typer.Argument(metavar="TYPE/SET", help="The type, and the set id as in the path of the API.")]
 
-for name, command in (("import", import_), ("forget", forget), ("backup", backup)):
+for name, command in (("import", import_), ("backup", backup)):
     operate.command(name)(command)
 
 
@@ -49,6 +51,31 @@ def api_key(
     if name is not None and revoke is not None:
         raise typer.BadParameter("give --name for a new key, or --revoke, not both")
     serve_data.api_key(data, name, revoke)
+
+
+@operate.command()
+@on_stack_or_directory
+def forget(
+    stack: "RunningStack | Path",
+    client: Annotated[str, typer.Option(help="The client, as in the rows of its joins.")],
+    sets: Annotated[Path, typer.Option(metavar="FILE", help="The sets that it joined, one in each line.")],
+    base64: Annotated[
+        bool, typer.Option("--base64", help="The lines are set ids in base64url, as in the path of the API.")
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Forget that a client joined sets. No count changes, and so no answer.
+
+    Example: kanon operate forget --data gate --client anna@example.com --sets her-searches.txt
+    """
+    if isinstance(stack, Path):
+        forget_there(stack, client, sets, base64=base64, yes=yes)
+        return
+    from kanon import clock
+    from kanon.operate.forgetting import forget as forgetting
+
+    ids = ask_to_forget(sets, base64=base64, yes=yes)
+    say_forgotten(forgetting(stack, client, ids, clock.now()))
 
 
 @operate.command()

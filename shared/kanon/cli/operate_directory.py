@@ -64,32 +64,31 @@ def import_(
             say_counted(counted, directory.names.window)
 
 
-def forget(
-    data: Data,
-    client: Annotated[str, typer.Option(help="The client, as in the rows of its joins.")],
-    sets: Annotated[Path, typer.Option(metavar="FILE", help="The sets that it joined, one in each line.")],
-    base64: Annotated[
-        bool, typer.Option("--base64", help="The lines are set ids in base64url, as in the path of the API.")
-    ] = False,
-    yes: Yes = False,
-) -> None:
-    """Forget that a client joined sets. No count changes, and so no answer.
+def forget_there(data: Path, client: str, sets: Path, *, base64: bool, yes: bool) -> None:
+    """Forget a client in the sets of a file, in a directory."""
+    with _open_there(data) as directory:
+        from kanon.serving.forgetting import forget
 
-    Example: kanon operate forget --data gate --client anna@example.com --sets her-searches.txt
-    """
-    with directory_errors(), _open_there(data) as directory:
-        from kanon.serving.forgetting import forget as forgetting
+        ids = ask_to_forget(sets, base64=base64, yes=yes)
+        say_forgotten(forget(directory, client, ids))
 
-        ids = _set_ids(sets, base64=base64)
-        typer.echo(
-            f"Sets: {len(ids):,}. In each the client's token becomes a random one, which stays until its joins would"
-            " have left the window. A token is short: another client may have the same one in a set, and is forgotten"
-            " there too. Recovery can no longer start from earlier states. Backups keep the token. This cannot be"
-            " undone."
-        )
-        ask("Forget the client?", yes)
-        found = forgetting(directory, client, ids)
-        typer.echo(f"Tokens that were found and replaced: {found:,}.")
+
+def ask_to_forget(sets: Path, *, base64: bool, yes: bool) -> list[bytes]:
+    """The set ids in a file, after the user was told what will happen."""
+    ids = _set_ids(sets, base64=base64)
+    typer.echo(
+        f"Sets: {len(ids):,}. In each the client's token becomes a random one, which stays until its joins would"
+        " have left the window. A token is short: another client may have the same one in a set, and is forgotten"
+        " there too. Recovery can no longer start from earlier states. Backups keep the token. This cannot be"
+        " undone."
+    )
+    ask("Forget the client?", yes)
+    return ids
+
+
+def say_forgotten(found: int) -> None:
+    """Tell how many tokens were replaced."""
+    typer.echo(f"Tokens that were found and replaced: {found:,}.")
 
 
 def backup(

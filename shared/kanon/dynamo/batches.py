@@ -62,9 +62,12 @@ def put_all(client: "DynamoDBClient", table: str, items: Iterable[Item], key_nam
 
 
 def get_all(
-    client: "DynamoDBClient", table: str, keys: Iterable[bytes], key_name: str, attributes: str, *, consistent: bool
-) -> dict[bytes, Item]:
+    client: "DynamoDBClient", table: str, keys: Iterable[bytes], key_name: str, attributes: str, *, consistent: bool,
+    partition: Item | None = None,
+) -> dict[bytes, Item]:  # fmt: skip
     """Get the ``attributes`` (a projection expression) of the items with these keys, by key. Missing ones are left out.
+
+    ``partition`` is the other attribute of the key, if it has two.
 
     Raises:
         ThrottledError: some keys were not answered after all retries; do not treat their items as absent.
@@ -87,7 +90,7 @@ def get_all(
             found.update((item[key_name]["B"], item) for item in answer["Responses"][table])
         return left
 
-    if drain([{key_name: {"B": key}} for key in dict.fromkeys(keys)], KEYS_A_CALL, ask):
+    if drain([{**(partition or {}), key_name: {"B": key}} for key in dict.fromkeys(keys)], KEYS_A_CALL, ask):
         raise ThrottledError("a table did not answer for every key; try again")
     return found
 

@@ -72,3 +72,12 @@ class Fingerprints(KeyedTable):
                 ExpressionAttributeNames={"#name": name},
                 ExpressionAttributeValues={":value": {"S": value}},
             )
+
+    def erase(self, owner: str, name: str) -> None:
+        """Erase what a command has recorded, once it is done."""
+        self._client.update_item(
+            TableName=self._table,
+            Key={"name": {"S": f"function#{owner}"}},
+            UpdateExpression="REMOVE #name",
+            ExpressionAttributeNames={"#name": name},
+        )

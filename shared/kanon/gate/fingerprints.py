@@ -13,6 +13,8 @@ from kanon.keys import Secret
 from kanon.noise.words import NoiseKey
 
 NOISE_KEY, TYPE, RETIRED, SLOTS = "noise-key ", "type ", "retired ", "slots"
+FORGETTING = "forgetting"
+"""The name under which a command records the tokens that it replaces, until they are replaced everywhere."""
 STEPS_AHEAD = 2
 """A new layout begins at least this many steps after the current one, so that every function knows it in time."""
 
@@ -182,6 +184,19 @@ def refuse_rows(recorded: Recorded, type_names: Iterable[str]) -> None:
         raise ConfigurationError(
             f"the log has joins of type {name!r}, which is not configured: deploy the type again, or retire it"
             f" permanently with `kanon operate retire {name}`"
+        )
+
+
+def refuse_forgetting(recorded: Recorded) -> None:
+    """Check that no client is forgotten in a part of the states and joins only: it would count twice.
+
+    Raises:
+        ConfigurationError: one is.
+    """
+    if FORGETTING in recorded:
+        raise ConfigurationError(
+            "a client is not forgotten everywhere yet: wait until `kanon operate forget` ends; if it was interrupted,"
+            " run it again"
         )
 
 

@@ -26,6 +26,7 @@ from kanon.gate.fingerprints import (
     missing_noise_keys,
     noise_key_fingerprints,
     recorded_names,
+    refuse_forgetting,
     refuse_noise_keys,
     refuse_types,
     unchanged_keys,
@@ -250,6 +251,13 @@ def _missing_noise_keys(case: Case) -> Iterator[Finding]:
             seen += ", and not in the secret as it was recorded"
             restore = "evaluation stops before a search needs it: restore the secret"
             yield Finding("noise keys", Verdict.FAIL, seen, restore, Section.ROLLED_BACK)
+
+
+@readable("forgetting", Section.EVALUATION_STOPPED)
+def _forgetting(case: Case) -> Iterator[Finding]:
+    """Whether a client is forgotten in a part of the states and joins only."""
+    refuse_forgetting(case.recorded["evaluate"])
+    return iter(())
 
 
 @readable("log", Section.TABLE_REPLACED)
@@ -484,6 +492,7 @@ CHECKS: tuple[Callable[[Case], Iterable[Finding]], ...] = (
     _types,
     _noise_keys,
     _log_generations,
+    _forgetting,
     _bucket,
     _states,
     _tables,

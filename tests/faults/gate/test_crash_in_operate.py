@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,6 +24,7 @@ import typer
 from kanon.cli import operate
 from kanon.client import encoded
 from kanon.errors import UndecodableMembersError
+from kanon.gate import forgetting
 from kanon.gate.storage.aws.control import Place
 from kanon.gate.storage.aws.parts import step_of
 from kanon.operate.changes import ChangeRefusedError
@@ -47,6 +50,7 @@ class Used:
     """A stack in two slots after some steps."""
 
     simulation: SimulatedStack
+    file: Path
 
     def __post_init__(self) -> None:
         chance = random.Random(9)
@@ -122,6 +126,7 @@ class Command:
     def run(self, used: Used, arguments: dict[str, Any], behaviour: Behaviour = undisturbed) -> tuple[Worker, str]:
         """Run the command once. Returns its worker and its output."""
         worker, command, output = Worker(behaviour), getattr(operate, self.name).__wrapped__, io.StringIO()
+        random.seed(1)
         with used.simulation.running(worker, float("inf")), suppress(ProcessDied), redirect_stdout(output):
             command(used.running, **arguments, yes=True)
         return worker, output.getvalue()
@@ -200,6 +205,14 @@ def a_set(used: Used) -> dict[str, Any]:
     return {"place": f"{type_name}/{encoded(set_id)}"}
 
 
+def a_client(used: Used) -> dict[str, Any]:
+    """A client with joins in every set, evaluated and not, single and packed."""
+    for place in used.simulation.sets:
+        used.simulation.join(place, [3], used.simulation.true_time())
+    used.file.write_text("".join(f"{encoded(set_id)}\n" for _, set_id in used.simulation.sets))
+    return {"client": "3", "sets": used.file, "base64": True}
+
+
 def a_suppressed_set(used: Used) -> dict[str, Any]:
     used.running.statuses.suppress(used.simulation.keys[used.simulation.sets[0]])
     return a_set(used)
@@ -213,6 +226,7 @@ COMMANDS = [
     Command("new_generation", lambda _: {}, between=False),  # an evaluation between two runs moves its first step
     Command("suppress", a_set),
     Command("unsuppress", a_suppressed_set),
+    Command("forget", a_client),
 ]
 
 
@@ -224,9 +238,15 @@ def chosen(calls: list[str]) -> list[tuple[int, Any]]:
 
 
 @pytest.fixture(scope="module")
-def used() -> Iterator[Used]:
+def used(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Used]:
     with SimulatedStack(SETS, slots=SLOTS, parameters={"OutageAllowance": "172800"}) as simulation:
-        yield Used(simulation)
+        yield Used(simulation, tmp_path_factory.mktemp("sets") / "sets.txt")
+
+
+@pytest.fixture(autouse=True)
+def the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs that forget a client choose the same random tokens."""
+    monkeypatch.setattr(forgetting, "secrets", SimpleNamespace(randbits=random.getrandbits))
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from kanon.gate import deciding
+from kanon.gate.forgetting import members
 from kanon.gate.names import client_token
 from kanon.gate.parts import Part, decode
 from kanon.gate.storage.disk.control import ControlFile
 from kanon.gate.storage.disk.log import entry_of
 from kanon.serving.directory import PLACE, Directory, place_of
-from kanon.serving.forgetting import _Open, forget
+from kanon.serving.forgetting import forget
 from kanon.serving.gating import run
 from tests.integration.serving.own_joins import FIRST, PERIOD, SETS, Oracle, Row, batches, opened, sizes, unreferenced
 
@@ -112,7 +113,7 @@ def test_a_set_whose_key_ends_with_zero_bytes_is_found(end: bytes) -> None:
     none = np.zeros(0, np.int64)
     sets = np.array(keys, "S32")
     part = Part(sets, np.ones(3, np.uint8), np.array([1, 2, 1]), np.arange(4), np.arange(4), none, none, none)
-    assert [_Open(part, part.tokens).members(key).tolist() for key in [*keys, b"x" * 32]] == [[0], [1, 2], [3], []]
+    assert [members(part, key).tolist() for key in [*keys, b"x" * 32]] == [[0], [1, 2], [3], []]
 
 
 def test_only_the_sets_that_are_named_are_changed(tmp_path: Path) -> None:

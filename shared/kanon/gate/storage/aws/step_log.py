@@ -4,12 +4,13 @@ A join is a row of its own or an entry of a packed item, which holds joins of se
 """
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from kanon.dynamo.batches import Item, put_all
+from kanon.dynamo.batches import Item, get_all, put_all
+from kanon.dynamo.conditions import unless_refused
 from kanon.errors import UndecodableJoinsError
 from kanon.gate.mechanism.tape import SET_KEY_BYTES, check_set_key
 from kanon.gate.slots import Layout, Layouts
@@ -63,15 +64,12 @@ class Joins(NamedTuple):
 
 
 def pack(row: Row, layout: Layout) -> Item:
-    """The row as an item, under the layout in force at its step.
-
-    The last bits of the token choose the partition of a join, so that the joins of one set spread over all of them.
-    """
+    """The row as an item, under the layout in force at its step."""
     check_set_key(row.set_key)
-    number = row.token % (layout.partitions or 1)
+    entry = row.set_key + row.token.to_bytes(TOKEN_BYTES, "big")
     return {
-        "step_slot": {"B": partition(row.step, layout, layout.slot_of(row.set_key), number)},
-        "set_token": {"B": row.set_key + row.token.to_bytes(TOKEN_BYTES, "big")},
+        "step_slot": {"B": _partition_of(row.step, layout, entry)},
+        "set_token": {"B": entry},
         "type": {"S": row.type_name},
         "ttl": {"N": str(row.expires)},
     }
@@ -198,6 +196,93 @@ class StepLog:
         return Found(
             rows, packed, answer["LastEvaluatedKey"]["set_token"]["B"] if "LastEvaluatedKey" in answer else None
         )
+
+    def replace(self, step: int, slot: int, replaced: Mapping[bytes, int]) -> set[bytes]:
+        """Give joins of a step other tokens. For a command; it may be interrupted and repeated.
+
+        Args:
+            step: the step.
+            slot: a slot of its layout.
+            replaced: by set key and token, as in the key of a row, the new token; of sets of this slot.
+
+        Returns:
+            Those that were found.
+        """
+        found = set[bytes]()
+        for place, layout in self.partitions(step, slot).items():
+            own = [entry for entry in replaced if place == _partition_of(step, layout, entry)]
+            for entry in self._rows(place, own):
+                self._replace_row(step, place, entry, replaced[entry])
+                found.add(entry)
+            for item in self._packed(place):
+                found |= self._replace_packed(item, replaced)
+        return found
+
+    def _rows(self, place: bytes, entries: Iterable[bytes]) -> Iterable[bytes]:
+        """Those of the entries that are rows of a partition, strongly consistent."""
+        key, other = KEY[1], {KEY[0]: {"B": place}}
+        return get_all(self._client, self._table, entries, key, KEY[0], consistent=True, partition=other)
+
+    def _replace_row(self, step: int, place: bytes, entry: bytes, token: int) -> None:
+        """Give a row another token, unless it has expired. The new row is there before the old one goes."""
+        key = {"step_slot": {"B": place}, "set_token": {"B": entry}}
+        item = self._client.get_item(TableName=self._table, Key=key, ConsistentRead=True).get("Item")
+        if item is not None:
+            self.put(Row(step, entry[:SET_KEY_BYTES], token, item["type"]["S"], int(item["ttl"]["N"])))
+            self._client.delete_item(TableName=self._table, Key=key)
+
+    def _packed(self, place: bytes) -> Iterator[Item]:
+        """The packed items of a partition, strongly consistent."""
+        pages = self._client.get_paginator("query").paginate(
+            TableName=self._table,
+            ConsistentRead=True,
+            KeyConditionExpression="step_slot = :here AND set_token BETWEEN :first AND :last",
+            ExpressionAttributeValues={
+                ":here": {"B": place},
+                ":first": {"B": FIRST_PACKED},
+                ":last": {"B": LAST_PACKED},
+            },
+        )
+        return (item for page in pages for item in page["Items"])
+
+    def _replace_packed(self, item: Item, replaced: Mapping[bytes, int]) -> set[bytes]:
+        """Give joins of a packed item other tokens."""
+        joins = list(_unpacked(item["joins"]["B"]))
+        found = {entry for _, entry in joins} & replaced.keys()
+        if found:
+            packed = pack_joins(
+                (name, entry[:SET_KEY_BYTES], replaced.get(entry, _token(entry))) for name, entry in joins
+            )
+            unless_refused(
+                self._client.update_item,
+                TableName=self._table,
+                Key={name: item[name] for name in KEY},
+                UpdateExpression="SET joins = :new",
+                ConditionExpression="joins = :old",  # it may have expired
+                ExpressionAttributeValues={":new": {"B": packed}, ":old": item["joins"]},
+            )
+        return found
+
+
+def _token(entry: bytes) -> int:
+    return int.from_bytes(entry[SET_KEY_BYTES:], "big")
+
+
+def _partition_of(step: int, layout: Layout, entry: bytes) -> bytes:
+    """The partition of a row under a layout, by set key and token.
+
+    The last bits of the token choose it, so that the joins of one set spread over all partitions of the slot.
+    """
+    number = _token(entry) % (layout.partitions or 1)
+    return partition(step, layout, layout.slot_of(entry[:SET_KEY_BYTES]), number)
+
+
+def _unpacked(packed: bytes) -> Iterator[tuple[str, bytes]]:
+    """The type of each join of a packed item, and its set key and token, as in the key of a row."""
+    for name, width, entries in unpack_joins(packed):
+        for at in range(0, len(entries), SET_KEY_BYTES + width):
+            token = at + SET_KEY_BYTES
+            yield name, entries[at:token] + entries[token : token + width].rjust(TOKEN_BYTES, b"\0")
 
 
 def key_of(item: Item) -> tuple[bytes, bytes]:
