@@ -77,6 +77,14 @@ class Case:
         newest = {place.slot: row for place, row in sorted(self.rows.items()) if row.evaluated_through is not None}
         return {slot: newest.get(slot, self.rows.get(self._first(slot), SlotRow())) for slot in at_work}
 
+    @property
+    def places(self) -> dict[Place, SlotRow]:
+        """The rows of all slots. Those that Control does not have are empty."""
+        every = (
+            Place(layout.from_step, s) for layout in self.stack.evaluate.layouts.entries for s in range(layout.slots)
+        )
+        return {place: SlotRow() for place in every} | dict(self.rows)
+
     def _first(self, slot: int) -> Place:
         return Place(self.stack.evaluate.layouts.entries[0].from_step, slot)
 
@@ -334,7 +342,9 @@ def _is_there(stack: RunningStack, place: Place, row: SlotRow) -> bool:
 @readable("tables")
 def _tables(case: Case) -> Iterator[Finding]:
     """Whether Control, Statuses and states are of the same time: one transaction writes mark and horizon."""
-    older = [place.slot for place, row in case.rows.items() if _is_older(case.stack, place, row)]
+    places = case.places
+    older = [place.slot for place, row in places.items() if _is_older(case.stack, place, row)]
+    gone = [slot for slot, row in case.configured.items() if row.run == 0 and (slot in older or slot in case.horizons)]
     lost = [
         slot
         for slot, row in case.configured.items()
@@ -347,11 +357,12 @@ def _tables(case: Case) -> Iterator[Finding]:
     ]
     advice = "begin a new log generation: kanon operate new-generation"
     for slots, seen in (
+        (gone, "Control has lost the rows, because it was emptied, restored or created again"),
         (older, "Control is older than the states"),
         (lost, "Statuses are older than Control"),
         (ahead, "Control is older than Statuses"),
     ):
-        if slots and {*slots} & {place.slot for place, row in case.rows.items() if _is_settled(case, place, row)}:
+        if slots and {*slots} & {place.slot for place, row in places.items() if _is_settled(case, place, row)}:
             yield Finding("tables", Verdict.FAIL, f"{slots_text(slots)}: {seen}", advice, Section.MIXTURE)
             return
     seen = "Control, Statuses and states are of the same time" if case.rows else "nothing is evaluated yet"

@@ -436,6 +436,20 @@ def test_tables_of_another_time_are_reported(own_stack: Stack, table: str, seen_
     assert findings(stack)["tables"][0].seen == f"slot 0: {seen_}"
 
 
+@pytest.mark.parametrize("without", ["nothing", "objects", "horizons"])
+def test_an_emptied_control_is_reported(own_stack: Stack, without: str) -> None:
+    put_back(own_stack, {"Control": []}, ("Control",))
+    if without == "objects":
+        for name in objects(own_stack):
+            put_object(own_stack, name, None)
+    elif without == "horizons":
+        put_back(own_stack, {"Statuses": []}, ("Statuses",))
+    (finding,) = findings(own_stack)["tables"]
+    assert (finding.verdict, finding.section) == (Verdict.FAIL, Section.MIXTURE)
+    assert finding.seen == "slot 0: Control has lost the rows, because it was emptied, restored or created again"
+    assert finding.advice == "begin a new log generation: kanon operate new-generation"
+
+
 def test_dead_letters_and_a_growing_queue_are_reported(stack: Stack) -> None:
     queue = stack.session.client("sqs")
     for _ in range(2):

@@ -217,6 +217,23 @@ def test_if_control_is_lost_the_states_are_found_in_the_bucket_and_no_name_is_us
         assert min(runs[0]) > max(runs[1])
 
 
+@pytest.mark.parametrize("lost", [True, False])
+def test_after_control_was_lost_no_step_is_evaluated_too_far_after_what_readers_see(
+    service: Service, lost: bool
+) -> None:
+    """A third crossing of a set must not come before the first one stops to count."""
+    shown = service.statuses.released()[1]
+    if lost:
+        service.empty_control()
+    service.replace("Control")
+    entries = service.begin((START + 2) * PERIOD + 200.0)
+    assert [row.horizon for _, row in sorted(service.control.rows())] == [shown[place.slot] for place in SLOTS]
+    assert service.statuses.released()[1] == shown
+    service.evaluate.log_generations = entries
+    service.run(START + 10 * SMALL.window)  # in one run
+    assert service.marks == {START + SMALL.window}
+
+
 def test_a_part_that_is_missing_is_not_taken_as_empty(service: Service) -> None:
     (name, *_) = [name for name in service.tables.objects() if name.endswith(".part") and f"/{START}-" in name]
     service.tables.s3.delete_object(Bucket=service.tables.bucket, Key=name)
