@@ -28,7 +28,7 @@ from kanon.gate.storage.aws import statuses
 from kanon.gate.storage.aws.control import Commit, Control, Place, Progress, SlotRow
 from kanon.gate.storage.aws.parts import Listed, run_of, step_of
 from kanon.gate.storage.aws.statuses import Statuses
-from kanon.gate.storage.aws.step_log import Row
+from kanon.gate.storage.aws.step_log import Row, StepLog
 from tests.integration.gate.tables import (
     NUMBERS,
     Running,
@@ -144,6 +144,37 @@ def test_a_single_join_that_is_throttled_is_an_error(tables: Tables) -> None:
     throttle(tables, "PutItem", often=1)
     with pytest.raises(ClientError, match="ProvisionedThroughputExceeded"):
         tables.log.put(_join(SETS[0], 1))
+
+
+def test_joins_get_other_tokens_in_rows_and_packed_items_and_nothing_else_changes(tables: Tables) -> None:
+    tables.layouts = Layouts((Layout(1, 0), Layout(1, STEP - 1, 4)), late=2)
+    entry = {token: SETS[0] + token.to_bytes(4, "big") for token in (7, 70_000, 9)}
+    tables.log.put_all(
+        [_join(SETS[0], 7, expires=3), _join(SETS[0], 8), _join(SETS[1], 7), _join(SETS[0], 7, STEP + 1)]
+    )
+    old = _join(SETS[0], 9, expires=4)
+    late = StepLog(tables.client, tables.names["StepLog"], Layouts((Layout(1, 0),)))  # of an older version
+    late.put(old)
+    assert tables.log.put_groups([[_join(SETS[0], 70_000), _join(SETS[1], 5)], [_join(SETS[2], 7), _join(SETS[2], 8)]])
+    before = tables.items("StepLog")
+    changed = {entry[7]: 6, entry[70_000]: 3, entry[9]: 90_000}
+    assert tables.log.replace(STEP, 0, changed) == set(changed)
+    assert _joined(tables) == {SETS[0]: [3, 6, 8, 90_000], SETS[1]: [5, 7], SETS[2]: [7, 8]}
+    assert _joined(tables, STEP + 1) == {SETS[0]: [7]}
+    after = tables.items("StepLog")
+    assert len(after) == len(before)
+    assert [item for item in after if item["ttl"]["N"] == "3"] == [tables.log.item(_join(SETS[0], 6, expires=3))]
+    assert [item for item in after if item["ttl"]["N"] == "4"] == [tables.log.item(replace(old, token=90_000))]
+    assert len([item for item in after if item in before]) == len(before) - 3
+    assert tables.log.replace(STEP, 0, changed) == set()
+    assert tables.items("StepLog") == after
+
+
+def test_a_record_is_erased_alone(tables: Tables) -> None:
+    tables.control.check("evaluate", {"a": "1", "forgetting": "2"})
+    tables.control.erase("evaluate", "forgetting")
+    tables.control.erase("evaluate", "forgetting")
+    assert tables.control.recorded("evaluate") == {"a": "1"}
 
 
 # Parts
