@@ -159,6 +159,7 @@ ROOMS = {
     "aws": ("dynamo", "gate", "http", "operate"),
     "desk": ("cost", "plan", "release", "risk", "simulate"),
     "reports": ("client", "reports"),
+    "relay": ("client", "gateway"),
     "async": ("client",),
     "local": ("audit", "local", "reports"),
     "serve": ("console", "demo", "serving"),
@@ -170,10 +171,11 @@ CLIENTS = ("kanon.client.asynchronous", "kanon.client.reporting")
 OTHERS = {
     "": ("kanon.joinlog.batches", "kanon.joinlog.columns", "kanon.joinlog.numbered", *CLIENTS),
     "async": CLIENTS[1:],
-    "serve": ("kanon.serving.tokens", "kanon.serving.reporting", "kanon.demo.reported_log"),
+    "serve": ("kanon.serving.tokens", "kanon.serving.reporting", "kanon.serving.relayed", "kanon.demo.reported_log"),
     "desk": ("kanon.joinlog.batches", "kanon.release.engines.spark", "kanon.release.shared_stores"),
     "reports": ("kanon.reports.service", "kanon.reports.storage", "kanon.reports.collect_routes", CLIENTS[0]),
     "jwt": ("kanon.serving.reporting",),
+    "relay": CLIENTS,
 }
 """Modules of these rooms for other extras: tokens, Spark, ledgers in DynamoDB, functions and demo of reports."""
 IMPORT = """

@@ -75,6 +75,9 @@ def serve(
     delta_cap: Annotated[
         str | None, typer.Option(help="With --data: the most delta of all jobs over one unit; never changes; 1e-7.")
     ] = None,
+    gateway: Annotated[
+        bool, typer.Option("--gateway", help="With --data: answer relays, which hide who joins (Oblivious HTTP).")
+    ] = False,
     parameters: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help='Without --data: JSON such as {"NoiseKeys": [...]}, "LogGenerations".'),
@@ -98,7 +101,7 @@ def serve(
         credentials = Credentials(join_auth, batch_auth, jwks, issuer, audience)
         reports = OfReports(report_origins, epsilon_cap, delta_cap)
         document = types_document(type_, types_file)
-        serve_directory(Place(data, host, port, cors), period, document, credentials, reports)
+        serve_directory(Place(data, host, port, cors, gateway), period, document, credentials, reports)
 
 
 def _pages(origins: "list[str]") -> Cors:

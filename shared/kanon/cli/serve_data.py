@@ -21,12 +21,13 @@ from kanon.errors import ConfigurationError, FingerprintMismatchError
 from kanon.serving.access import Access, Auth, Check
 
 if TYPE_CHECKING:
+    from kanon.gateway.answering import Gateway
     from kanon.serving.directory import Directory
     from kanon.serving.reporting import Reporting
 
 ONLY_DATA = (
     *("host", "join_auth", "batch_auth", "jwks", "issuer", "audience"),
-    *("report_origins", "epsilon_cap", "delta_cap"),
+    *("report_origins", "epsilon_cap", "delta_cap", "gateway"),
 )
 """The options of ``kanon serve`` that need ``--data``."""
 
@@ -35,12 +36,21 @@ Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="Directory of 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a service keeps everything, where it listens, and to pages of which origins."""
+    """Where a service keeps everything, where it listens, to pages of which origins, and whether to relays."""
 
     data: Path
     host: str
     port: int
     cors: Cors
+    gateway: bool
+
+    def relayed(self, directory: "Directory") -> "Gateway | None":
+        """The gateway of a directory, if it is on."""
+        if not self.gateway:
+            return None
+        from kanon.serving.relayed import open_gateway
+
+        return open_gateway(directory)
 
 
 @dataclass(frozen=True)
@@ -132,10 +142,11 @@ def serve_directory(
             keys = ApiKeys(lambda: directory.control.database)
             access = credentials.access(keys.has)
             reporting = reports.opened(directory)
+            gateway = place.relayed(directory)
         if reporting is not None:
             opened.callback(reporting.close)
         with usable(place.port, place.host):
-            running = Running(directory, access, place.host, place.port, place.cors, reporting)
+            running = Running(directory, access, place.host, place.port, place.cors, reporting, gateway)
         opened.pop_all()
     with closing(running):
         if _is_loopback(place.host) and sys.stderr.isatty():  # a log must not keep the token

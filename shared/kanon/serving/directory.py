@@ -376,7 +376,7 @@ def _secrets(
             if draw is None:
                 raise ConfigurationError(f"{folder / name} is missing: put it back from a backup")
             text = draw(name)
-            _write(folder / name, json.dumps({FIRST_KEY: text}) if name == NOISE_KEYS else text)
+            write_secret(folder / name, json.dumps({FIRST_KEY: text}) if name == NOISE_KEYS else text)
     pepper = pepper_of(folder.parent)
     client_key = Secret.derived(CLIENT_KEY, (folder / CLIENT_KEY).read_text().strip())
     texts = _noise_texts(folder / NOISE_KEYS)
@@ -397,7 +397,7 @@ def _noise_texts(file: Path) -> dict[str, str]:
     return texts
 
 
-def _write(file: Path, text: str) -> None:
+def write_secret(file: Path, text: str) -> None:
     """Write a secret that only this user can read; it is durable when this returns."""
     handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

@@ -249,6 +249,8 @@ def _text_of(content: bytes) -> tuple[str, bool]:
 
 
 def _response(result: dict[str, Any]) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of a resolver's result."""
+    """Status, headers and body of a result."""
     headers = {str(name): str(value) for name, value in (result.get("headers") or {}).items()}
-    return int(result["statusCode"]), headers, (result.get("body") or "").encode()
+    body = result.get("body") or ""
+    content = base64.b64decode(body) if result.get("isBase64Encoded") else body.encode()
+    return int(result["statusCode"]), headers, content

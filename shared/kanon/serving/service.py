@@ -24,6 +24,7 @@ from kanon.serving.measures import Measures
 from kanon.serving.routes import Kind, Routes
 
 if TYPE_CHECKING:
+    from kanon.gateway.answering import Gateway
     from kanon.serving.reporting import Reporting, ReportWork
 
 ANONYMOUS_HASHES = 100
@@ -34,12 +35,18 @@ SECONDS_TO_STOP = 30.0
 
 
 class Service:
-    """Answers the requests of a directory, and those of its reports if they are on."""
+    """Answers the requests of a directory, those of its reports and those of relays, if these are on."""
 
     def __init__(
-        self, directory: Directory, access: Access, logger: Logger, reporting: "Reporting | None" = None
+        self,
+        directory: Directory,
+        access: Access,
+        logger: Logger,
+        reporting: "Reporting | None" = None,
+        gateway: "Gateway | None" = None,
     ) -> None:
         self._directory, self._access, self._logger = directory, access, logger
+        self._gateway = gateway
         self._measures = Measures()
         self.evaluating = Evaluating(directory, self._measures, logger)
         self.console = Console()
@@ -54,9 +61,18 @@ class Service:
         shown = self.console.answer(method, event["rawPath"], event["headers"], body)
         if shown is not None:
             return {"statusCode": shown.status, "headers": shown.headers, "body": shown.body}
+        if self._gateway is not None and self._gateway.has(event["rawPath"]):
+            return self._relayed(self._gateway, event)
         result = self._answer(event)
         if result["statusCode"] == 401:
             result["headers"]["WWW-Authenticate"] = "Bearer"
+        return result
+
+    def _relayed(self, gateway: "Gateway", event: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a relay. The request in it is counted as if it had come by itself."""
+        result = gateway.answer(event, self._answer)
+        if result["statusCode"] != 200:
+            self._measures.count_answer(result["statusCode"], of_join=False)
         return result
 
     def _answer(self, event: dict[str, Any]) -> dict[str, Any]:
@@ -119,10 +135,11 @@ class Running:
         port: int,
         cors: Cors,
         reporting: "Reporting | None" = None,
+        gateway: "Gateway | None" = None,
     ) -> None:
         logger = Logger(service="kanon", level="INFO", use_rfc3339=True)
         self._directory, self._logger = directory, logger
-        service = Service(directory, access, logger, reporting)
+        service = Service(directory, access, logger, reporting, gateway)
         self._reports, self.console = service.reports, service.console
         self._server = Server(service.answer, host, port, lambda found: logger.error("unexpected error", **found), cors)
         self.url = self._server.url

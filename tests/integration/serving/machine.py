@@ -23,6 +23,7 @@ from kanon.serving.access import Auth
 from kanon.serving.api_keys import ApiKeys
 from kanon.serving.directory import Given, open_directory
 from kanon.serving.http import NO_PAGES, Server
+from kanon.serving.relayed import open_gateway
 from kanon.serving.reporting import Asked, open_reporting
 from kanon.serving.service import Service
 
@@ -44,7 +45,9 @@ class Machine:
         logs: what the service has logged.
     """
 
-    def __init__(self, path: Path, credentials: Credentials, cors: Cors, types: dict[str, Any], asked: Asked) -> None:
+    def __init__(
+        self, path: Path, credentials: Credentials, cors: Cors, types: dict[str, Any], asked: Asked, *, gateway: bool
+    ) -> None:
         self.now = START
         self.logs = io.StringIO()
         self.directory = open_directory(path, Given(PERIOD, json.dumps(types)), self.now)
@@ -56,7 +59,8 @@ class Machine:
         except BaseException:
             self.directory.close()
             raise
-        self.service = Service(self.directory, credentials.access(keys.has), logger, self.reporting)
+        opened = open_gateway(self.directory) if gateway else None
+        self.service = Service(self.directory, credentials.access(keys.has), logger, self.reporting, opened)
         self.server = Server(
             self.service.answer, "127.0.0.1", 0, lambda found: logger.error("unexpected", extra=found), cors
         )
@@ -108,9 +112,11 @@ def machine(
     cors: Cors = NO_PAGES,
     types: dict[str, Any] = TYPES,
     asked: Asked = NO_REPORTS,
+    *,
+    gateway: bool = False,
 ) -> Iterator[Machine]:
     with pytest.MonkeyPatch.context() as patch:
-        made = Machine(path, credentials, cors, types, asked)
+        made = Machine(path, credentials, cors, types, asked, gateway=gateway)
         patch.setattr(clock, "now", lambda: made.now)
         try:
             yield made

@@ -1,0 +1,164 @@
+"""The gateway: decrypts a request, lets the service answer it, and encrypts the answer.
+
+Nothing of the outer request goes on: neither headers nor address. Of the inner one go method, path, body and two
+headers. A request that does not open is refused outside; all other errors are inside, with status 200 outside.
+
+A recorded request can be sent again by whoever recorded it. So a join names its step, and is refused when that is over.
+"""
+
+import base64
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from kanon import clock
+from kanon.gateway.binary_http import (
+    BinaryHttpError,
+    BinaryRequest,
+    BinaryResponse,
+    padded,
+    read_request,
+    write_response,
+)
+from kanon.gateway.epochs import Epochs
+from kanon.gateway.hpke import SealedError
+from kanon.gateway.oblivious import (
+    GATEWAY_PATH,
+    KEYS_PATH,
+    KEYS_TYPE,
+    REQUEST_TYPE,
+    RESPONSE_TYPE,
+    STEP_FIELD,
+    open_request,
+)
+from kanon.http.answers import NOWHERE, ErrorAnswer, Problem, error_answer
+from kanon.http.bodies import MOST_BODY_BYTES
+
+LATE = 120
+"""Seconds for which joins of a step are still taken after it."""
+PASSED_ON = frozenset({"content-type", "authorization"})
+_STEP = re.compile("[0-9]{1,12}")
+
+Event = dict[str, Any]
+Result = dict[str, Any]
+"""A request and an answer in format 2.0 of API Gateway."""
+
+NOT_OBLIVIOUS = error_answer(415, f"send the body as Content-Type: {REQUEST_TYPE}")
+TOO_LARGE = error_answer(413, f"the body is larger than {MOST_BODY_BYTES} bytes; split the request")
+NOT_OPENED = error_answer(
+    400, f"the request does not open: get the key again from {KEYS_PATH}", Problem(field="body", reason="not opened")
+)
+WRONG_STEP = error_answer(
+    400,
+    f"a join through the gateway names its step as {STEP_FIELD}: send it again with the current step, and check the"
+    " clock",
+    Problem(field=STEP_FIELD, reason="not the current step"),
+)
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """Answers the two paths of the gateway.
+
+    Attributes:
+        epochs: its keys.
+        period: the length of a step in seconds.
+        joins: the paths that must name a step, with POST.
+        others: the other requests that go on, as method, space and path.
+    """
+
+    epochs: Epochs
+    period: int
+    joins: re.Pattern[str]
+    others: re.Pattern[str]
+
+    def has(self, path: str) -> bool:
+        """Whether a path is one of the gateway's."""
+        return path in (KEYS_PATH, GATEWAY_PATH)
+
+    def answer(self, event: Mapping[str, Any], service: Callable[[Event], Result]) -> Result:
+        """The answer to an outer request; ``service`` answers the inner one."""
+        method, path = event["requestContext"]["http"]["method"], event["rawPath"]
+        if path == KEYS_PATH and method in ("GET", "HEAD"):
+            return self._keys(clock.now())
+        if path == GATEWAY_PATH and method == "POST":
+            return self._opened(event, service)
+        return _refusal(NOWHERE)
+
+    def _keys(self, now: float) -> Result:
+        cached = f"public, max-age={self.epochs.max_age(now)}"
+        return _binary(self.epochs.current(now).encode(), KEYS_TYPE, cached)
+
+    def _opened(self, event: Mapping[str, Any], service: Callable[[Event], Result]) -> Result:
+        """Decrypt, answer and encrypt."""
+        now = clock.now()
+        media_type = event["headers"].get("content-type", "").partition(";")[0].strip().lower()
+        if media_type != REQUEST_TYPE:
+            return _refusal(NOT_OBLIVIOUS)
+        text = event.get("body") or ""
+        body = base64.b64decode(text) if event.get("isBase64Encoded") else text.encode()
+        if len(body) > MOST_BODY_BYTES:
+            return _refusal(TOO_LARGE)
+        try:
+            message, exchange = open_request(body, lambda key_id: self.epochs.opening(key_id, now))
+        except SealedError:
+            return _refusal(NOT_OPENED)
+        answer = padded(write_response(self._inner(message, now, service)))
+        return _binary(exchange.seal(answer), RESPONSE_TYPE, "no-store")
+
+    def _inner(self, message: bytes, now: float, service: Callable[[Event], Result]) -> BinaryResponse:
+        try:
+            request = read_request(message)
+        except BinaryHttpError as error:
+            return _response(_refusal(error_answer(400, f"the inner request is not binary HTTP: {error}")))
+        path, _, query = request.path.partition("?")
+        path = unquote(path)
+        is_join = request.method == "POST" and self.joins.fullmatch(path)
+        if is_join and not self._in_time(request, now):
+            return _response(_refusal(WRONG_STEP))
+        if not is_join and not self.others.fullmatch(f"{request.method} {path}"):
+            return _response(_refusal(NOWHERE))
+        return _response(service(_event(request, path, query)))
+
+    def _in_time(self, request: BinaryRequest, now: float) -> bool:
+        """Whether a join names the current step, or the one before for ``LATE`` seconds."""
+        named = [value for name, value in request.fields if name == STEP_FIELD]
+        if len(named) != 1 or not _STEP.fullmatch(named[0]):
+            return False
+        behind = int(now // self.period) - int(named[0])
+        return behind == 0 or (behind == 1 and now % self.period < LATE)
+
+
+def _event(request: BinaryRequest, path: str, query: str) -> Event:
+    """The event of an inner request. A header that occurs twice is joined with commas, as API Gateway does."""
+    headers: dict[str, str] = {}
+    for name, value in request.fields:
+        if name in PASSED_ON:
+            headers[name] = f"{headers[name]},{value}" if name in headers else value
+    return {
+        "version": "2.0",
+        "rawPath": path,
+        "rawQueryString": query,
+        "queryStringParameters": dict(parse_qsl(query, keep_blank_values=True)),
+        "headers": headers,
+        "requestContext": {"stage": "$default", "http": {"method": request.method, "path": path}},
+        "body": base64.b64encode(request.content).decode(),
+        "isBase64Encoded": True,
+    }
+
+
+def _response(result: Result) -> BinaryResponse:
+    fields = tuple((str(name).lower(), str(value)) for name, value in (result.get("headers") or {}).items())
+    return BinaryResponse(int(result["statusCode"]), fields, (result.get("body") or "").encode())
+
+
+def _binary(content: bytes, media_type: str, cached: str) -> Result:
+    headers = {"Content-Type": media_type, "Cache-Control": cached}
+    return {"statusCode": 200, "headers": headers, "body": base64.b64encode(content).decode(), "isBase64Encoded": True}
+
+
+def _refusal(answer: ErrorAnswer) -> Result:
+    headers = {"Content-Type": "application/json", "Cache-Control": "no-store"}
+    return {"statusCode": answer.error.code, "headers": headers, "body": answer.model_dump_json()}

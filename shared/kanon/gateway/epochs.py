@@ -1,0 +1,63 @@
+"""The keys of the gateway: one for each week, derived from one secret, so every instance has the same.
+
+A week begins on Monday at 00:00 UTC. The key of the week before opens requests for a day more, and that of the next
+week some minutes earlier, because neither clients nor instances have the same clock. So at most two keys are valid.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from kanon.gateway.oblivious import LAST_ID, KeyConfig
+from kanon.keys import Secret
+
+WEEK, DAY = 7 * 86_400, 86_400
+MONDAY = 4 * DAY
+"""The first Monday of Unix time."""
+AFTER, BEFORE = DAY, 300
+"""Seconds for which a key opens requests after its week, and before."""
+MOST_AGE = 3600
+"""Seconds for which a key may be cached. It is never cached beyond its week."""
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """The keys of a deployment. Whoever has the secret can open every request that was recorded."""
+
+    secret: Secret = field(repr=False)
+
+    def current(self, now: float) -> KeyConfig:
+        """The key of the week of ``now`` (Unix s), to which clients encrypt."""
+        epoch = _epoch(now)
+        return KeyConfig(_id(epoch), self._key(epoch).public_key())
+
+    def max_age(self, now: float) -> int:
+        """Seconds for which the current key may be cached."""
+        left = MONDAY + (_epoch(now) + 1) * WEEK - now
+        return max(0, min(MOST_AGE, int(left)))
+
+    def opening(self, key_id: int, now: float) -> X25519PrivateKey | None:
+        """The private key of an id; None if it is not valid at ``now``."""
+        return next((self._key(epoch) for epoch in self._valid(now) if _id(epoch) == key_id), None)
+
+    def _valid(self, now: float) -> Iterator[int]:
+        """The current epoch, and one beside it."""
+        yield from sorted({_epoch(now), _epoch(now - AFTER), _epoch(now + BEFORE)})
+
+    def _key(self, epoch: int) -> X25519PrivateKey:
+        return _derived(self.secret, epoch)
+
+
+def _epoch(now: float) -> int:
+    return int(now - MONDAY) // WEEK
+
+
+def _id(epoch: int) -> int:
+    return 1 + epoch % LAST_ID
+
+
+@lru_cache(maxsize=4)
+def _derived(secret: Secret, epoch: int) -> X25519PrivateKey:
+    return X25519PrivateKey.from_private_bytes(secret.mac(b"gateway", epoch.to_bytes(8, "big")))
