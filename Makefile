@@ -231,6 +231,10 @@ $(WEB)/node_modules/.installed: $(WEB)/package-lock.json
 web-test: install $(WEB)/node_modules/.installed  ## test the TypeScript client in Node and in Chromium, with its size, the example and the guide (a minute; needs Node 20)
 	@cd $(WEB) && KANON_PYTHON="$(abspath $(BIN)/python)" npm test --silent
 
+.PHONY: relay-test
+relay-test: install  ## run the relay of docs/guides/relay.md with a real nginx, and clients through it (needs nginx)
+	@$(BIN)/python -m pytest -m relay tests/integration/gateway/test_relay.py $(ARGS)
+
 .PHONY: spark-test
 spark-test: .venv-spark/.project  ## run `kanon release` on Spark and compare it with DuckDB (needs Java 17; minutes)
 	@.venv-spark/bin/python -m pytest --noconftest -m spark tests/integration/release/test_spark.py $(ARGS)

@@ -166,8 +166,8 @@ ROOMS = {
     "jwt": ("serving",),
 }
 """The rooms that an extra brings everything for."""
-CLIENTS = ("kanon.client.asynchronous", "kanon.client.reporting")
-"""The modules of the client that need the extra ``async``, and ``reports``."""
+CLIENTS = ("kanon.client.asynchronous", "kanon.client.reporting", "kanon.client.relaying")
+"""The modules of the client that need the extra ``async``, ``reports``, and ``relay``."""
 OTHERS = {
     "": ("kanon.joinlog.batches", "kanon.joinlog.columns", "kanon.joinlog.numbered", *CLIENTS),
     "async": CLIENTS[1:],
@@ -175,7 +175,7 @@ OTHERS = {
     "desk": ("kanon.joinlog.batches", "kanon.release.engines.spark", "kanon.release.shared_stores"),
     "reports": ("kanon.reports.service", "kanon.reports.storage", "kanon.reports.collect_routes", CLIENTS[0]),
     "jwt": ("kanon.serving.reporting",),
-    "relay": CLIENTS,
+    "relay": CLIENTS[:2],
 }
 """Modules of these rooms for other extras: tokens, Spark, ledgers in DynamoDB, functions and demo of reports."""
 IMPORT = """
@@ -204,6 +204,7 @@ def test_every_module_of_a_room_is_imported_with_the_extra_of_the_room_alone(
     [
         ("kanon.client.asynchronous", "async", "anyio"),
         ("kanon.client.reporting", "reports", ""),
+        ("kanon.client.relaying", "relay", "cryptography"),
         ("kanon.opentelemetry", "opentelemetry", "opentelemetry"),
     ],
 )

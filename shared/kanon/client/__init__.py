@@ -1,6 +1,7 @@
 """The Python client of the HTTP API (docs/guides/python-client.md). It needs only the standard library.
 
-``kanon.client.asynchronous`` has the client for ``async`` programs, ``kanon.client.signing`` the signature of AWS.
+``kanon.client.asynchronous`` has the client for ``async`` programs, ``kanon.client.signing`` the signature of AWS,
+``kanon.client.relaying`` what calls through a relay.
 """
 
 from kanon.client.answers import Answers, Join, Place, Status
@@ -11,6 +12,7 @@ from kanon.client.client import Client
 from kanon.client.connection import Connection, HttpAnswer, Transport
 from kanon.client.errors import (
     ApiError,
+    KeysDifferError,
     NoAnswerError,
     PartlyRefusedError,
     RefusedError,
@@ -34,6 +36,7 @@ __all__ = [
     "Headers",
     "HttpAnswer",
     "Join",
+    "KeysDifferError",
     "NoAnswerError",
     "PartlyRefusedError",
     "Place",

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from kanon.client.answers import Answers, Join, Status
-from kanon.client.auth import Auth
-from kanon.client.calls import DEADLINE, HASHES_A_CALL, HASHES_A_SIGNED_CALL, Attempt, Calls, Steps
-from kanon.client.connection import TIMEOUT, HttpAnswer, address, no_answer
+from kanon.client.answers import Answers, Join, Request, Status
+from kanon.client.auth import Auth, Headers
+from kanon.client.calls import DEADLINE, HASHES_A_CALL, HASHES_A_SIGNED_CALL, Attempt, Calls, Steps, check_relay
+from kanon.client.connection import TIMEOUT, HttpAnswer, Reply, address, no_answer
 from kanon.client.errors import NoAnswerError, RefusedError
 from kanon.client.values import Value
 
@@ -20,6 +20,7 @@ except ImportError as missing:
     raise ImportError(f"{missing.name} is missing: pip install 'kanon-dp[async]'", name=missing.name) from missing
 
 if TYPE_CHECKING:
+    from kanon.client.relaying import Outers, Relaying
     from kanon.reports.clients.sending import Outgoing
     from kanon.reports.clients.windows import Windows
 
@@ -35,6 +36,7 @@ class AsyncClient:
         deadline: as for ``Client``.
         spread: as for ``Client``.
         reports: as for ``Client``.
+        relay: as for ``Client``.
         http: your own client, for example with another transport; it stays open. Let it keep no cookies: they would
             link the calls.
     """
@@ -47,10 +49,14 @@ class AsyncClient:
         deadline: float = DEADLINE,
         spread: float | None = None,
         reports: Windows | None = None,
+        relay: str | None = None,
         http: httpx2.AsyncClient | None = None,
     ) -> None:
-        address(service)
+        check_relay(service, relay, reports)
+        for url in (service, relay or service):
+            address(url)
         self._url, self._auth = service.rstrip("/"), auth
+        self._relay, self._relaying = (relay or "").rstrip("/"), _relaying(self._url, auth) if relay else None
         self._http, self._own = http or httpx2.AsyncClient(cookies=_no_cookies()), http is None
         self._calls = Calls(deadline, spread, reports)
 
@@ -139,21 +145,44 @@ class AsyncClient:
             result: _T = done.value
             return result
 
-    async def _try(self, attempt: Attempt) -> HttpAnswer:
+    async def _try(self, attempt: Attempt) -> Reply:
         if attempt.after:
             await anyio.sleep(attempt.after)
-        asked, url = attempt.request, self._url + attempt.request.path
-        headers = asked.headers if self._auth is None else self._auth(asked.method, url, asked.body, asked.headers)
-        seconds = TIMEOUT if attempt.within is None else min(attempt.within, TIMEOUT)
+        asked, headers = attempt.request, attempt.request.headers
+        if self._relaying is not None:
+            return await self._through(self._relaying.call(*asked, headers), attempt.within)
+        if self._auth is not None:
+            headers = self._auth(asked.method, self._url + asked.path, asked.body, headers)
+        return await self._send(self._url, asked, headers, attempt.within)
+
+    async def _through(self, outers: Outers[Reply], within: float | None) -> Reply:
+        """Send the requests of a call through the relay."""
+        try:
+            outer = next(outers)
+            while True:
+                to = self._relay if outer.to_relay else self._url
+                outer = outers.send(await self._send(to, outer.request, outer.headers, within))
+        except StopIteration as done:
+            reply: Reply = done.value
+            return reply
+
+    async def _send(self, to: str, asked: Request, headers: Headers, within: float | None) -> HttpAnswer:
+        seconds = TIMEOUT if within is None else min(within, TIMEOUT)
         try:
             with anyio.fail_after(seconds):
                 reply = await self._http.request(
-                    asked.method, url, content=asked.body or None, headers=headers, timeout=seconds,
+                    asked.method, to + asked.path, content=asked.body or None, headers=headers, timeout=seconds,
                     follow_redirects=False,
                 )  # fmt: skip
         except (TimeoutError, OSError, httpx2.HTTPError) as error:
-            raise no_answer(self._url, error) from error
+            raise no_answer(to, error) from error
         return HttpAnswer(reply.status_code, reply.headers.multi_items(), reply.content)
+
+
+def _relaying(service: str, auth: Auth | None) -> Relaying:
+    from kanon.client.relaying import Relaying  # it needs an extra
+
+    return Relaying(service, auth)
 
 
 def _no_cookies() -> CookieJar:

@@ -46,6 +46,18 @@ _LOCK = threading.Lock()
 os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
+def check_relay(service: object, relay: str | None, reports: Windows | None) -> None:
+    """Refuse a relay for what it does not forward.
+
+    Raises:
+        ValueError: a transport, or reports, with a relay.
+    """
+    if relay is not None and not isinstance(service, str):
+        raise ValueError("a relay needs the address of the service, not a transport")
+    if relay is not None and reports is not None:
+        raise ValueError("reports go through no relay: send them with a client of their own, without relay")
+
+
 class Attempt(NamedTuple):
     """Send this request after so many seconds, and wait at most ``within`` seconds; None: as long as usual."""
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kanon.client.answers import Answers, Join, Status
 from kanon.client.auth import Auth
-from kanon.client.calls import DEADLINE, HASHES_A_CALL, HASHES_A_SIGNED_CALL, Attempt, Calls, Steps
+from kanon.client.calls import DEADLINE, HASHES_A_CALL, HASHES_A_SIGNED_CALL, Attempt, Calls, Steps, check_relay
 from kanon.client.connection import Connection, Reply, Transport
 from kanon.client.errors import NoAnswerError, RefusedError
 from kanon.client.values import Value
 
 if TYPE_CHECKING:
+    from kanon.client.relaying import RelayedConnection
     from kanon.reports.clients.sending import Outgoing
     from kanon.reports.clients.windows import Windows
 
@@ -35,6 +36,8 @@ class Client:
             not all ask in the same second. Twice the number of clients, divided by the rate of the route, is right;
             without it a tenth of a step.
         reports: for ``contribute``: ``kanon.reports.clients.windows.Windows`` with your origin.
+        relay: the address of a relay, for joins and queries that hide your address from the service (Oblivious HTTP,
+            the extra ``relay``; docs/guides/relay.md). ``KeysDifferError``: the service may single out this client.
         sleep: waits the given number of seconds.
 
     Every call raises an ``ApiError``: ``UnknownTypeError`` for a type that the service does not have,
@@ -55,11 +58,13 @@ class Client:
         deadline: float | None = None,
         spread: float | None = None,
         reports: Windows | None = None,
+        relay: str | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if not isinstance(service, str) and auth is not None:
             raise ValueError("a transport authenticates itself: give it the auth object")
-        self._transport: Transport = Connection(service, auth=auth) if isinstance(service, str) else service
+        self._connection = _connection(service, relay, auth, reports)
+        self._transport = service
         usual = DEADLINE if isinstance(service, str) else 0.0
         self._calls = Calls(usual if deadline is None else deadline, spread, reports)
         self._sleep = sleep
@@ -74,8 +79,8 @@ class Client:
 
     def close(self) -> None:
         """Close the connection, if there is one."""
-        if isinstance(self._transport, Connection):
-            self._transport.close()
+        if self._connection is not None:
+            self._connection.close()
 
     # Values
 
@@ -184,6 +189,21 @@ class Client:
         if attempt.after:
             self._sleep(attempt.after)
         method, path, body, headers = *attempt.request, attempt.request.headers
-        if isinstance(self._transport, Connection):
-            return self._transport(method, path, body, headers, attempt.within)
+        if self._connection is not None:
+            return self._connection(method, path, body, headers, attempt.within)
+        assert not isinstance(self._transport, str)
         return self._transport(method, path, body, headers)
+
+
+def _connection(
+    service: str | Transport, relay: str | None, auth: Auth | None, reports: Windows | None
+) -> Connection | RelayedConnection | None:
+    """The client's own connection to an address; None for a transport."""
+    check_relay(service, relay, reports)
+    if not isinstance(service, str):
+        return None
+    if relay is None:
+        return Connection(service, auth=auth)
+    from kanon.client.relaying import RelayedConnection  # it needs an extra
+
+    return RelayedConnection(service, relay, auth)

@@ -20,6 +20,16 @@ class UnexpectedAnswerError(ApiError):
     """The answer does not have the form of this API: the address is probably not that of the service."""
 
 
+class KeysDifferError(ApiError):
+    """Relay and service show two keys, so the service could recognise the client by its own. Nothing was sent."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the key of the service differs between the relay and the service itself, so it could single out this"
+            " client: nothing was sent. Keys change on Monday at 00:00 UTC; at any other time tell the relay's operator"
+        )
+
+
 class UnknownTypeError(ApiError):
     """The service has no type of this name.
 

@@ -1,0 +1,262 @@
+"""The Python clients through a relay: what the relay and the service see, and when a client stops."""
+
+import asyncio
+import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kanon.client import (
+    Bearer,
+    Client,
+    Connection,
+    Join,
+    KeysDifferError,
+    NoAnswerError,
+    PartlyRefusedError,
+    RefusedError,
+    SetId,
+    UnexpectedAnswerError,
+    UnknownTypeError,
+)
+from kanon.client.asynchronous import AsyncClient
+from kanon.client.relaying import Relaying, _step
+from kanon.gateway.epochs import WEEK, Epochs
+from kanon.keys import Secret
+from kanon.reports.clients.windows import Windows
+from kanon.serving.http import Server
+from tests.integration.serving.machine import PERIOD, Machine, machine
+from tests.paths import ROOT
+
+SET = SetId("aGVsbG8")
+MOST_WORDS = 500
+
+
+class Relay:
+    """A relay that forwards bodies and keeps what it saw. ``answers`` come instead of those of the service."""
+
+    def __init__(self, to: Machine) -> None:
+        self.seen: list[tuple[str, str, bytes]] = []
+        self.answers: list[dict[str, Any] | None] = []
+        self._to = Connection(to.server.url)
+        self.server = Server(self.forward, "127.0.0.1", 0, lambda found: pytest.fail(str(found)))
+        self.url = self.server.url
+
+    def forward(self, event: dict[str, Any]) -> dict[str, Any]:
+        method, path, text = event["requestContext"]["http"]["method"], event["rawPath"], event.get("body", "")
+        body = base64.b64decode(text) if event["isBase64Encoded"] else text.encode()
+        self.seen.append((method, path, body))
+        instead = self.answers.pop(0) if self.answers else None
+        if instead is not None:
+            return instead
+        answer = self._to(method, path, body, {"Content-Type": event["headers"]["content-type"]})
+        content = base64.b64encode(answer.body).decode()
+        headers = {name: value for name, value in answer.headers if name in ("Content-Type", "Cache-Control")}
+        return {"statusCode": answer.status, "headers": headers, "body": content, "isBase64Encoded": True}
+
+    @property
+    def paths(self) -> list[str]:
+        return [path for _, path, _ in self.seen]
+
+    def close(self) -> None:
+        self.server.close()
+        self._to.close()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Machine]:
+    with machine(tmp_path / "data", gateway=True) as made:
+        yield made
+
+
+@pytest.fixture
+def relay(served: Machine) -> Iterator[Relay]:
+    made = Relay(served)
+    yield made
+    made.close()
+
+
+def _at(relaying: Relaying, served: Machine) -> None:
+    relaying.now = lambda: served.now
+
+
+@contextmanager
+def client_of(served: Machine, relay: Relay, **how: Any) -> Iterator[Client]:
+    auth = how.pop("auth", Bearer(served.key))
+    with Client(served.server.url, relay=relay.url, auth=auth, sleep=lambda _: None, **how) as client:
+        _at(client._connection._relaying, served)  # type: ignore[union-attr]
+        yield client
+
+
+def _joins(served: Machine) -> int:
+    return served.directory.log.count(int(served.now // PERIOD))
+
+
+def answer(status: int, body: bytes = b"{}", media_type: str = "application/json") -> dict[str, Any]:
+    content = base64.b64encode(body).decode()
+    return {"statusCode": status, "headers": {"Content-Type": media_type}, "body": content, "isBase64Encoded": True}
+
+
+def test_every_call_goes_through_the_relay(served: Machine, relay: Relay) -> None:
+    with client_of(served, relay) as client:
+        for number in range(200):
+            client.join("fledge", SET, f"client-{number}")
+        client.join_many([Join("fledge", f"value {number}", "me") for number in range(3)])
+        assert _joins(served) == 203
+        served.evaluate()
+        assert client.is_shared("fledge", [SET, "rare"]) == {SET}
+        assert client.status("fledge", SET).k_anonymous
+        assert client.query([("fledge", SET)]).k_anonymous == {("fledge", SET)}
+        assert client.batch_query([("fledge", SET)]).k_anonymous == {("fledge", SET)}
+        assert client.validate_hashes([("fledge", SET)]).k_anonymous == {("fledge", SET)}
+        assert client.type("fledge") == client.types()[0]
+    assert relay.paths[0] == "/v1/proxy/keys"
+    assert set(relay.paths[1:]) == {"/v1/gateway"}
+
+
+def test_the_relay_sees_no_set_and_all_joins_and_queries_have_one_length(served: Machine, relay: Relay) -> None:
+    with client_of(served, relay) as client:
+        client.join("fledge", SET, "me")
+        client.join("fledge", "a longer value", "somebody else")
+        client.is_shared("fledge", ["a longer value"])
+    bodies = [body for _, path, body in relay.seen if path == "/v1/gateway"]
+    assert len({len(body) for body in bodies}) == 1
+    assert len(set(bodies)) == len(bodies) > 3
+    for secret in (b"fledge", SET.encode(), b"hello", served.key.encode(), b"kanon-step"):
+        assert not any(secret in body for body in bodies)
+
+
+def test_the_service_itself_is_asked_for_its_key_alone(
+    served: Machine, relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with client_of(served, relay) as client:
+        direct: list[tuple[str, ...]] = []
+        inside = client._connection._service  # type: ignore[union-attr]
+        monkeypatch.setattr(
+            client._connection, "_service", lambda *asked: (direct.append(asked[:2]), inside(*asked))[1]
+        )
+        client.join("fledge", SET, "me")
+        client.types()
+        assert direct == [("GET", "/v1/proxy/keys")]
+        monkeypatch.undo()
+
+
+def test_two_keys_stop_the_client_before_it_sends_anything(served: Machine, relay: Relay) -> None:
+    other = Epochs(Secret.derived("gateway", "of one client")).current(served.now).encode()
+    with client_of(served, relay) as client:
+        for _ in range(2):
+            relay.answers = [answer(200, other, "application/ohttp-keys")]
+            with pytest.raises(KeysDifferError, match="nothing was sent"):
+                client.join("fledge", SET, "me")
+        assert set(relay.paths) == {"/v1/proxy/keys"}
+        client.join("fledge", SET, "me")
+        assert _joins(served) == 1
+
+
+def test_a_key_that_is_no_key_stops_the_client(served: Machine, relay: Relay) -> None:
+    with client_of(served, relay) as client:
+        client._connection._service = client._connection._relay  # type: ignore[union-attr]
+        relay.answers = [answer(200, b"a key"), answer(200, b"a key")]
+        with pytest.raises(UnexpectedAnswerError, match="41 bytes"):
+            client.types()
+
+
+def test_a_new_key_is_fetched_when_the_old_one_does_not_open_any_more(served: Machine, relay: Relay) -> None:
+    with client_of(served, relay) as client:
+        client.join("fledge", SET, "me")
+        served.now += 2 * WEEK
+        client.join("fledge", SET, "me")
+    assert relay.paths.count("/v1/proxy/keys") == 2
+    assert _joins(served) == 1
+
+
+def test_a_busy_relay_is_asked_again_and_one_that_refuses_is_not(served: Machine, relay: Relay) -> None:
+    with client_of(served, relay) as client:
+        relay.answers = [answer(503), None, answer(429), answer(502)]
+        client.join("fledge", SET, "me")
+        assert _joins(served) == 1
+        asked = len(relay.seen)
+        for status in (403, 404, 413):
+            relay.answers = [answer(status)]
+            with pytest.raises(RefusedError, match=f"POST /v1/gateway: {status}: the relay, or the gateway"):
+                client.join("fledge", SET, "me")
+            asked += 1
+            assert len(relay.seen) == asked
+        relay.answers = [answer(400), answer(404)]
+        with pytest.raises(RefusedError, match=r"GET /v1/proxy/keys: 404: .* --gateway"):
+            client.join("fledge", SET, "me")
+        relay.answers = [None, answer(400), None, answer(400)]
+        with pytest.raises(RefusedError, match="POST /v1/gateway: 400: the relay, or the gateway"):
+            client.join("fledge", SET, "me")
+
+
+@pytest.mark.parametrize("body", [b"", b"x" * 500])
+def test_a_relay_that_changes_bytes_is_noticed(served: Machine, relay: Relay, body: bytes) -> None:
+    with client_of(served, relay) as client:
+        client.types()
+        relay.answers = [answer(200, body, "message/ohttp-res")]
+        with pytest.raises(UnexpectedAnswerError, match="changes no bytes"):
+            client.types()
+
+
+def test_errors_of_the_service_are_those_without_a_relay(served: Machine, relay: Relay) -> None:
+    with client_of(served, relay) as client:
+        with pytest.raises(UnknownTypeError, match="did you mean 'fledge'"):
+            client.join("flegde", SET, "me")
+        with pytest.raises(PartlyRefusedError, match="1 of 2 joins"):
+            client.join_many([Join("fledge", SET, "me"), Join("fledge", SET, "")])
+    with client_of(served, relay, auth=None) as client, pytest.raises(RefusedError, match="401 UNAUTHENTICATED"):
+        client.join("fledge", SET, "me")
+
+
+def test_no_answer_is_told_with_the_address_of_who_gave_none(served: Machine, relay: Relay) -> None:
+    relay.close()
+    with client_of(served, relay, deadline=0) as client, pytest.raises(NoAnswerError, match=relay.url):
+        client.types()
+
+
+@pytest.mark.parametrize("period", [60, 300, 3600, 86_400])
+def test_clocks_may_differ_by_a_minute(period: int) -> None:
+    """In the rule of ``Gateway``, for steps of a minute by half a minute."""
+    most = min(60, period // 2)
+    for now in range(10 * period - 200, 10 * period + 200):
+        for skew in (-most, -1, 0, 1, most):
+            behind = now // period - _step(now + skew, period)
+            assert behind == 0 or (behind == 1 and now % period < 120)
+
+
+def test_a_relay_takes_an_address_and_no_reports(served: Machine) -> None:
+    with pytest.raises(ValueError, match="address of the service, not a transport"):
+        Client(lambda *_: None, relay="http://127.0.0.1:1")  # type: ignore[arg-type,return-value]
+    windows = Windows("https://a.example")
+    with pytest.raises(ValueError, match="reports go through no relay"):
+        Client(served.server.url, relay="http://127.0.0.1:1", reports=windows)
+    with pytest.raises(ValueError, match="reports go through no relay"):
+        AsyncClient(served.server.url, relay="http://127.0.0.1:1", reports=windows)
+    for kind in (Client, AsyncClient):
+        with pytest.raises(ValueError, match="is not an address"):
+            kind(served.server.url, relay="relay.example")
+
+
+def test_the_async_client_does_the_same(served: Machine, relay: Relay) -> None:
+    async def run() -> None:
+        async with AsyncClient(served.server.url, relay=f"{relay.url}/", auth=Bearer(served.key)) as client:
+            _at(client._relaying, served)  # type: ignore[arg-type]
+            await client.join("fledge", SET, "me")
+            assert await client.is_shared("fledge", [SET]) == frozenset()
+            relay.answers = [answer(403), answer(400), answer(200, b"another key")]
+            with pytest.raises(RefusedError, match="403"):
+                await client.types()
+            with pytest.raises(KeysDifferError):
+                await client.types()
+
+    asyncio.run(run())
+    assert _joins(served) == 1
+    assert set(relay.paths) == {"/v1/proxy/keys", "/v1/gateway"}
+
+
+def test_the_guide_is_short() -> None:
+    assert len((ROOT / "docs/guides/relay.md").read_text().split()) <= MOST_WORDS
