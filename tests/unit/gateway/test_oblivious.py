@@ -100,6 +100,14 @@ def test_any_bytes_are_refused(message: bytes) -> None:
         asked.open(message)
 
 
+@pytest.mark.parametrize("algorithms", ["002000010001", "002000020002", "001000010002"])
+def test_a_request_that_names_other_algorithms_is_refused_though_it_would_open(algorithms: str) -> None:
+    header = bytes([CONFIG.id]) + bytes.fromhex(algorithms)
+    enc, context = hpke.sender(CONFIG.key, b"message/bhttp request\0" + header)
+    with pytest.raises(SealedError, match="for other algorithms"):
+        _opened(header + enc + context.seal(b"a request"))
+
+
 def test_a_key_of_small_order_is_refused() -> None:
     """Everybody knows the secret that it gives."""
     header = bytes([CONFIG.id]) + bytes.fromhex("002000010002")
