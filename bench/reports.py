@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from bench.harness import Comparison, Form, Side, Took, Turn
 from kanon.dynamo.batches import chunks
+from kanon.hpke import SUITE
 from kanon.local import Stack
 from kanon.noise.words import NoiseKey
 from kanon.reports import avro
@@ -38,7 +39,6 @@ from kanon.reports.mapping import Selection, map_reports
 from kanon.reports.noise import Randomness, reduce_partition
 from kanon.reports.payload import (
     PREFIX,
-    SUITE,
     Contribution,
     PayloadLayout,
     PublicKey,

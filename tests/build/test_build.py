@@ -38,7 +38,7 @@ PERIOD = 3600
 REPORTS = ("Collect", "Store", "Jobs", "Decrypt", "Aggregate", "Rotate")
 CROWD = 120  # more than M = 99: crosses with any noise
 LAYER = {
-    "": "aws clock errors keys queues settings snapshots starting strict_json",
+    "": "aws clock errors hpke keys queues settings snapshots starting strict_json",
     "dynamo": "batches conditions fingerprints limits tables transactions units",
     "gate": "deciding evaluation fingerprints generations join_routes joining memory merging models names parts paths"
     " publishing query_routes querying schedule settings showing slots sweeping true_sets types",

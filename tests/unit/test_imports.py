@@ -20,8 +20,8 @@ KANON = Path(kanon.__file__).parent
 ROOT = KANON.parents[1]
 
 LAYER = {
-    *("__init__", "aws", "clock", "dynamo", "errors", "gate", "http", "keys", "noise", "queues", "settings"),
-    *("snapshots", "starting", "strict_json"),
+    *("__init__", "aws", "clock", "dynamo", "errors", "gate", "hpke", "http", "keys", "noise", "queues"),
+    *("settings", "snapshots", "starting", "strict_json"),
 }
 """The part of the package that the functions need: shared/Makefile lists the same names."""
 
@@ -83,6 +83,7 @@ LEFT_OUT = {
         "errors",
         "findings",
         "aws",
+        "hpke",
         "strict_json",
         "snapshots",
         "starting",

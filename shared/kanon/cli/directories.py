@@ -42,9 +42,13 @@ def directory_errors() -> Iterator[None]:
 
 def given_of(type_: "list[str] | None", types_file: Path | None, period: int | None) -> "Given":
     """What the options say of a deployment."""
-    from kanon.serving.directory import Given
+    from kanon.gate.types import read_types
+    from kanon.serving.directory import HOUR, Given, refuse_listed
 
-    return Given(period=period, types=types_document(type_, types_file))
+    document = types_document(type_, types_file)
+    if document is not None:  # before a directory is made
+        refuse_listed(read_types(document, period or HOUR).values())
+    return Given(period=period, types=document)
 
 
 def say_counted(counted: "Counted", window: int) -> None:

@@ -23,6 +23,7 @@ _OF_OPTIONS = {
     ("desk", "botocore"): "aws",
     ("serve", "jwt"): "jwt",
     ("serve", "cryptography"): "serve,reports",
+    ("serve", "pyarrow"): "listed",
     ("serve", "fastavro"): "serve,reports",
     ("serve", "publicsuffixlist"): "serve,reports",
 }

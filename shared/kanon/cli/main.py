@@ -21,6 +21,7 @@ from kanon.cli.errors import CommandError, needs
 from kanon.cli.explain import explain
 from kanon.cli.gate import gate
 from kanon.cli.ledger import ledger
+from kanon.cli.listed import listed
 from kanon.cli.operate import operate
 from kanon.cli.plan import plan
 from kanon.cli.release import release
@@ -37,6 +38,7 @@ PANELS = (GATE, PARAMETERS, ONCE, SERVICE)
 
 COMMANDS: dict[Callable[..., Any], tuple[str, str]] = {
     demo: ("serve", GATE), serve: ("local", GATE), gate: ("desk", GATE),
+    listed: ("listed", GATE),
     simulate: ("desk", PARAMETERS), plan: ("desk", PARAMETERS), cost: ("desk", PARAMETERS),
     audit: ("local", PARAMETERS), release: ("desk", ONCE), doctor: ("aws", SERVICE),
     explain: ("aws", SERVICE),

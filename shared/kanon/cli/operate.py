@@ -21,6 +21,7 @@ from kanon.cli.operate_directory import (
     replay_there,
     retire_there,
     say_forgotten,
+    unlist,
 )
 from kanon.cli.serve_data import Data
 from kanon.cli.stacks import on_stack, on_stack_or_directory
@@ -34,7 +35,7 @@ operate = typer.Typer(help="Change a running stack. Each command says what it wi
 
 Place = Annotated[str, typer.Argument(metavar="TYPE/SET", help="The type, and the set id as in the path of the API.")]
 
-for name, command in (("import", import_), ("backup", backup)):
+for name, command in (("import", import_), ("backup", backup), ("unlist", unlist)):
     operate.command(name)(command)
 
 

@@ -13,7 +13,7 @@ import typer
 from kanon.cli.errors import local_errors
 from kanon.cli.options import OneType, TypesFile, json_of_file, own_types, refuse_unused, types_document
 from kanon.cli.screen import program, working
-from kanon.cli.serve_data import ONLY_DATA, Credentials, OfReports, Place, serve_directory, usable
+from kanon.cli.serve_data import ONLY_DATA, Credentials, OfLists, OfReports, Place, serve_directory, usable
 from kanon.cors import Cors
 from kanon.serving.access import Auth
 
@@ -78,6 +78,16 @@ def serve(
     gateway: Annotated[
         bool, typer.Option("--gateway", help="With --data: answer relays, which hide who joins (Oblivious HTTP).")
     ] = False,
+    list_auth: Annotated[
+        Auth | None, typer.Option(help="With --data: who may read the lists of listed types, by default KEY.")
+    ] = None,
+    review_steps: Annotated[
+        int | None,
+        typer.Option(min=0, help="With --data: a value is listed so many steps after it turned true."),
+    ] = None,
+    list_days: Annotated[
+        int | None, typer.Option(min=1, help="With --data: how many days the history of lists is kept; 90.")
+    ] = None,
     parameters: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help='Without --data: JSON such as {"NoiseKeys": [...]}, "LogGenerations".'),
@@ -98,10 +108,11 @@ def serve(
         _rehearse(port, _of_rehearsal(period), type_, types_file, parameters, cors)
     else:
         refuse_unused(context, ("parameters",), "with --data: it is for the rehearsal, without --data")
-        credentials = Credentials(join_auth, batch_auth, jwks, issuer, audience)
+        credentials = Credentials(join_auth, batch_auth, jwks, issuer, audience, list_auth or Auth.KEY)
+        lists = OfLists(list_auth, review_steps, list_days)
         reports = OfReports(report_origins, epsilon_cap, delta_cap)
         document = types_document(type_, types_file)
-        serve_directory(Place(data, host, port, cors, gateway), period, document, credentials, reports)
+        serve_directory(Place(data, host, port, cors, gateway), period, document, credentials, reports, lists)
 
 
 def _pages(origins: "list[str]") -> Cors:

@@ -4,7 +4,7 @@ import errno
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -21,13 +21,15 @@ from kanon.errors import ConfigurationError, FingerprintMismatchError
 from kanon.serving.access import Access, Auth, Check
 
 if TYPE_CHECKING:
+    from kanon.gate.types import Type
     from kanon.gateway.answering import Gateway
     from kanon.serving.directory import Directory
+    from kanon.serving.lists import Lister
     from kanon.serving.reporting import Reporting
 
 ONLY_DATA = (
     *("host", "join_auth", "batch_auth", "jwks", "issuer", "audience"),
-    *("report_origins", "epsilon_cap", "delta_cap", "gateway"),
+    *("report_origins", "epsilon_cap", "delta_cap", "gateway", "list_auth", "review_steps", "list_days"),
 )
 """The options of ``kanon serve`` that need ``--data``."""
 
@@ -62,6 +64,7 @@ class Credentials:
     jwks: Path | None
     issuer: str | None
     audience: str | None
+    lists: Auth = Auth.KEY
 
     def check(self) -> None:
         """Refuse options that do not fit together.
@@ -69,7 +72,7 @@ class Credentials:
         Raises:
             typer.BadParameter: one is missing, has no effect, or is not allowed.
         """
-        tokens = Auth.JWT in (self.join, self.batch)
+        tokens = Auth.JWT in (self.join, self.batch, self.lists)
         given = [value is not None for value in (self.jwks, self.issuer, self.audience)]
         if self.batch is Auth.OPEN:
             raise typer.BadParameter("batches always need KEY or JWT", param_hint="--batch-auth")
@@ -89,7 +92,7 @@ class Credentials:
             from kanon.serving.tokens import Tokens
 
             checks[Auth.JWT] = Tokens(self.jwks, self.issuer or "", self.audience or "").has
-        return Access(self.join, self.batch, checks)
+        return Access(self.join, self.batch, checks, self.lists)
 
 
 @contextmanager
@@ -123,30 +126,68 @@ class OfReports:
         return open_reporting(directory, Asked(self.report_origins, self.epsilon_cap, self.delta_cap))
 
 
+@dataclass(frozen=True)
+class OfLists:
+    """What the options say of lists."""
+
+    auth: Auth | None
+    review_steps: int | None
+    days: int | None
+
+    def check(self, types: "Collection[Type]", credentials: Credentials) -> bool:
+        """Whether there is anything to list.
+
+        Raises:
+            typer.BadParameter: the options do not fit the types, or anybody could publish any text at once.
+        """
+        if not any(type_.listed for type_ in types):
+            if any(value is not None for value in vars(self).values()):
+                raise typer.BadParameter("no type is listed: --list-auth, --review-steps and --list-days need one")
+            return False
+        if Auth.OPEN in (credentials.join, credentials.lists) and not self.review_steps:
+            raise typer.BadParameter(
+                "with --join-auth OPEN invented clients can list any text, and with --list-auth OPEN anybody can read"
+                " it: give the steps in which you can suppress it, such as --review-steps 24"
+            )
+        return True
+
+    def opened(self, directory: "Directory", credentials: Credentials) -> "Lister | None":
+        """The lister of a directory, if it has a listed type."""
+        if not self.check(directory.types.values(), credentials):
+            return None
+        from kanon.serving.lists import Lister
+
+        days = {} if self.days is None else {"days": self.days}
+        return Lister(directory, self.review_steps or 0, **days)
+
+
 @needs("serve")
 def serve_directory(
-    place: Place, period: int | None, types: str | None, credentials: Credentials, reports: OfReports
+    place: Place, period: int | None, types: str | None, credentials: Credentials, reports: OfReports, lists: OfLists
 ) -> None:
     """Serve a directory until a signal ends it."""
     credentials.check()
     from kanon import clock
+    from kanon.gate.types import read_types
     from kanon.serving.api_keys import ApiKeys
-    from kanon.serving.directory import Given, open_directory
+    from kanon.serving.directory import HOUR, Given, open_directory
     from kanon.serving.service import Running
 
     stop = threading.Event()
     with ExitStack() as opened:
         with one_line(ConfigurationError, FingerprintMismatchError):
+            if types is not None:  # before a directory is made
+                lists.check(read_types(types, period or HOUR).values(), credentials)
             directory = open_directory(place.data, Given(period=period, types=types), clock.now())
             opened.callback(directory.close)
             keys = ApiKeys(lambda: directory.control.database)
             access = credentials.access(keys.has)
             reporting = reports.opened(directory)
-            gateway = place.relayed(directory)
+            gateway, lister = place.relayed(directory), lists.opened(directory, credentials)
         if reporting is not None:
             opened.callback(reporting.close)
         with usable(place.port, place.host):
-            running = Running(directory, access, place.host, place.port, place.cors, reporting, gateway)
+            running = Running(directory, access, place.host, place.port, place.cors, reporting, gateway, lister)
         opened.pop_all()
     with closing(running):
         if _is_loopback(place.host) and sys.stderr.isatty():  # a log must not keep the token
@@ -159,7 +200,7 @@ def serve_directory(
 
 def _say_who_may_call(place: Place, credentials: Credentials, *, any_key: bool) -> None:
     """Say on standard error what an operator must know before anybody calls."""
-    if Auth.KEY in (credentials.join, credentials.batch) and not any_key:
+    if Auth.KEY in (credentials.join, credentials.batch, credentials.lists) and not any_key:
         typer.echo(f"No API key exists yet. Make one: {program()} operate api-key --data {place.data}", err=True)
     if credentials.join is Auth.OPEN:
         warn("with --join-auth OPEN anybody who reaches this port can invent clients, and so make any set true")

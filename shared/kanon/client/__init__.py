@@ -4,7 +4,7 @@
 ``kanon.client.relaying`` what calls through a relay.
 """
 
-from kanon.client.answers import Answers, Join, Place, Status
+from kanon.client.answers import Answers, Join, ListedValue, Place, Released, Status
 from kanon.client.auth import Auth, Bearer, Headers
 from kanon.client.background import OTHER, Background
 from kanon.client.calls import HASHES_A_CALL, HASHES_A_SIGNED_CALL, JOINS_A_CALL
@@ -37,10 +37,12 @@ __all__ = [
     "HttpAnswer",
     "Join",
     "KeysDifferError",
+    "ListedValue",
     "NoAnswerError",
     "PartlyRefusedError",
     "Place",
     "RefusedError",
+    "Released",
     "SetId",
     "Status",
     "Transport",

@@ -10,14 +10,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
+from kanon.client import ranges
 from kanon.client.auth import Headers
 from kanon.client.connection import Reply
 from kanon.client.errors import RefusedError, UnexpectedAnswerError
-from kanon.client.values import Value, value_id
+from kanon.client.ranges import MOST_BITS, Ranges
+from kanon.client.values import SetId, Value, value_id
 from kanon.client.waiting import retry_after
 
 _T = TypeVar("_T")
-_SET = re.compile(r"/sets/[^:/?]+")
+_NAMED = re.compile(r"(/sets/|/ranges/\d+/)[^:/]+")
+MOST_VALUE_BYTES = 512
 
 
 class Join(NamedTuple):
@@ -60,6 +63,24 @@ class Answers:
     step: int | None
 
 
+class ListedValue(NamedTuple):
+    """A value that the crowd shares, and the step since which it is true."""
+
+    value: str
+    since: int
+
+
+@dataclass(frozen=True)
+class Released:
+    """The values of a listed type that the crowd shares.
+
+    ``step`` is the step of the list, ``None`` before the first one.
+    """
+
+    values: tuple[ListedValue, ...]
+    step: int | None
+
+
 class Request(NamedTuple):
     """A call of the API; every attempt sends the same bytes."""
 
@@ -75,7 +96,8 @@ class Request(NamedTuple):
     @property
     def name(self) -> str:
         """Method and path, for messages. They do not name a set: logs keep messages."""
-        return f"{self.method} {_SET.sub('/sets/...', self.path)}"
+        path = _NAMED.sub(r"\1...", self.path.partition("?")[0])
+        return f"{self.method} {path}"
 
 
 def request(method: str, path: str, body: object = None) -> Request:
@@ -93,14 +115,35 @@ def client_field(client: str | int) -> dict[str, str | int]:
     return {"client": client} if isinstance(client, str) else {"shortClientIdentifier": client}
 
 
-def join_request(type_: str, value: Value, client: str | int) -> Request:
-    """The request of one join."""
-    return request("POST", f"{path_of(type_, value_id(value))}:join", client_field(client))
+def join_request(type_: str, value: Value, client: str | int, *, listed: bool) -> Request:
+    """The request of one join. That of a listed type carries the value."""
+    body = {**client_field(client), **value_field(value, listed=listed)}
+    return request("POST", f"{path_of(type_, value_id(value))}:join", body)
 
 
-def batch_entry(join: Join) -> dict[str, str | int]:
+def batch_entry(join: Join, *, listed: bool) -> dict[str, str | int]:
     """A join in the body of ``batchJoin``."""
-    return {"type": join.type, "set": value_id(join.value), **client_field(join.client)}
+    fields = {**client_field(join.client), **value_field(join.value, listed=listed)}
+    return {"type": join.type, "set": value_id(join.value), **fields}
+
+
+def value_field(value: Value, *, listed: bool) -> dict[str, str]:
+    """How a join of a listed type names its value; nothing for another type.
+
+    Raises:
+        ValueError: it is no text of 1 to 512 bytes.
+    """
+    if not listed:
+        return {}
+    if isinstance(value, SetId):
+        raise ValueError("this type is listed: give the value itself, not the id of its set")
+    try:
+        text = value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError:
+        raise ValueError("this type is listed: its values are texts in UTF-8") from None
+    if not 1 <= len(text.encode()) <= MOST_VALUE_BYTES:
+        raise ValueError(f"this type is listed: its values have 1 to {MOST_VALUE_BYTES} bytes")
+    return {"value": text}
 
 
 def read_object(call: Request, reply: Reply) -> dict[str, Any]:
@@ -154,6 +197,37 @@ def read_status(call: Request, reply: Reply) -> Status:
     with reading(call):
         only(answer, ("kAnonymous", "step", "nextUpdate"))
         return Status(of(bool, answer["kAnonymous"]), _step(answer), of(str, answer["nextUpdate"]))
+
+
+def read_released(call: Request, reply: Reply) -> tuple[list[ListedValue], int | None, str | None]:
+    """The values of a page, their step, and where the next page begins."""
+    answer = read_object(call, reply)
+    with reading(call):
+        only(answer, ("type", "step", "nextUpdate", "values", "next"))
+        values = [only(entry, ("value", "since")) for entry in of(list, answer["values"])]
+        following = answer["next"]
+        listed = [ListedValue(of(str, entry["value"]), of(int, entry["since"])) for entry in values]
+        return listed, _step(answer), None if following is None else of(str, following)
+
+
+def read_pointer(call: Request, reply: Reply) -> tuple[int | None, int]:
+    """Step and prefix bits of the newest range files."""
+    answer = read_object(call, reply)
+    with reading(call):
+        only(answer, ("type", "step", "nextUpdate", "prefixBits", "count"))
+        step = _step(answer)
+        bits = 0 if step is None else of(int, answer["prefixBits"])
+        if not 0 <= bits <= MOST_BITS:
+            raise ValueError("so many bits have no files")
+        return step, bits
+
+
+def read_range(call: Request, reply: Reply, type_: str, of_list: Ranges) -> bytes:
+    """The hashes of a range file."""
+    if not 200 <= reply.status < 300:
+        read_object(call, reply)
+    with reading(call):
+        return ranges.read(reply.body, type_, of_list)
 
 
 def read_types(call: Request, reply: Reply) -> list[dict[str, Any]]:

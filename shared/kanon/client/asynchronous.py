@@ -6,9 +6,18 @@ from collections.abc import Iterable
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from kanon.client.answers import Answers, Join, Request, Status
+from kanon.client.answers import Answers, Join, Released, Request, Status
 from kanon.client.auth import Auth, Headers
-from kanon.client.calls import DEADLINE, HASHES_A_CALL, HASHES_A_SIGNED_CALL, Attempt, Calls, Steps, check_relay
+from kanon.client.calls import (
+    DEADLINE,
+    HASHES_A_CALL,
+    HASHES_A_SIGNED_CALL,
+    Attempt,
+    Calls,
+    Private,
+    Steps,
+    check_relay,
+)
 from kanon.client.connection import TIMEOUT, HttpAnswer, Reply, address, no_answer
 from kanon.client.errors import NoAnswerError, RefusedError
 from kanon.client.values import Value
@@ -79,9 +88,13 @@ class AsyncClient:
         """``Client.join_many``."""
         await self._run(self._calls.join_many(joins))
 
-    async def is_shared(self, type_: str, values: Iterable[Value]) -> frozenset[Value]:
+    async def is_shared(self, type_: str, values: Iterable[Value], *, private: Private = False) -> frozenset[Value]:
         """``Client.is_shared``."""
-        return await self._run(self._calls.is_shared(type_, values))
+        return await self._run(self._calls.is_shared(type_, values, private))
+
+    async def released(self, type_: str) -> Released:
+        """``Client.released``."""
+        return await self._run(self._calls.released(type_))
 
     def known(self, type_: str, value: Value) -> bool | None:
         """``Client.known``."""

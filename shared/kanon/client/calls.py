@@ -13,15 +13,24 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from kanon.client import answers, waiting
-from kanon.client.answers import Answers, Join, Request, Status, request
+from kanon.client.answers import Answers, Join, ListedValue, Released, Request, Status, request
 from kanon.client.connection import Reply
-from kanon.client.errors import ApiError, NoAnswerError, PartlyRefusedError, RefusedError, UnknownTypeError
-from kanon.client.values import SetId, Value, bucket_of, value_id
+from kanon.client.errors import (
+    ApiError,
+    NoAnswerError,
+    PartlyRefusedError,
+    RefusedError,
+    UnexpectedAnswerError,
+    UnknownTypeError,
+)
+from kanon.client.ranges import Ranges
+from kanon.client.values import SetId, Value, bucket_of, decoded, value_id
 
 if TYPE_CHECKING:
     from kanon.reports.clients.encrypt import CachedKeys
@@ -39,6 +48,11 @@ TYPES_KEPT = 60.0
 MOST_KEPT = 100_000
 """Kept answers; the oldest ones go first."""
 PUBLIC_KEYS = "/.well-known/aggregation-service/v1/public-keys"
+
+ATTEMPTS = 3
+"""How often a client begins anew when the list that it reads is replaced."""
+Private = bool | Literal["all"]
+"""Whether a look-up reads range files: those with its values, or all of them."""
 
 _T = TypeVar("_T")
 _LOCK = threading.Lock()
@@ -91,6 +105,7 @@ class Calls:
     _types: dict[str, dict[str, Any]] = field(default_factory=dict)
     _types_until: float | None = None
     _kept: dict[tuple[str, SetId], tuple[bool, float]] = field(default_factory=dict)
+    _ranges: dict[str, Ranges] = field(default_factory=dict)
     _keys: CachedKeys | None = None
     _device: Device[None] | None = None
 
@@ -102,8 +117,8 @@ class Calls:
 
     def join(self, type_: str, value: Value, client: str | int) -> Steps[None]:
         """Join the set of a value as one client."""
-        yield from self._described(type_)
-        asked = answers.join_request(type_, value, client)
+        described = yield from self._described(type_)
+        asked = answers.join_request(type_, value, client, listed=described.get("listed", False))
         answers.read_nothing(asked, (yield from self._of_types(asked, {type_})))
 
     def join_many(self, joins: Iterable[Join]) -> Steps[None]:
@@ -119,7 +134,8 @@ class Calls:
         """The result of each join; those that the service could not log are repeated."""
         results: list[RefusedError | None] = []
         for some in _groups(joins, JOINS_A_CALL):
-            results += yield from self._batch([answers.batch_entry(join) for join in some])
+            entries = [answers.batch_entry(join, listed=self._listed(join.type)) for join in some]
+            results += yield from self._batch(entries)
         return results
 
     def _batch(self, entries: Sequence[object]) -> Steps[list[RefusedError | None]]:
@@ -139,11 +155,13 @@ class Calls:
 
     # Querying
 
-    def is_shared(self, type_: str, values: Iterable[Value]) -> Steps[frozenset[Value]]:
+    def is_shared(self, type_: str, values: Iterable[Value], private: Private = False) -> Steps[frozenset[Value]]:
         """Those of the values that the crowd shares, from kept answers where there are any."""
         if isinstance(values, str | bytes):
             raise TypeError("is_shared takes a list of values: put a single one into brackets")
         ids = {value: value_id(value) for value in values}
+        if private:
+            return (yield from self._privately(type_, ids, private))
         described = yield from self._described(type_)
         spread = described["period"] / 10 if self.spread is None else self.spread
         found = {id_: self.known(type_, id_) for id_ in ids.values()}
@@ -154,6 +172,60 @@ class Calls:
             found |= {id_: (type_, id_) in true for id_ in some}
             self._keep(type_, {id_: bool(found[id_]) for id_ in some}, reply, spread)
         return frozenset(value for value, id_ in ids.items() if found[id_])
+
+    def _privately(self, type_: str, ids: dict[Value, SetId], private: Private) -> Steps[frozenset[Value]]:
+        """The same from range files."""
+        digests = {value: decoded(id_) for value, id_ in ids.items()}
+        if any(len(digest) != sha256().digest_size for digest in digests.values()):
+            raise ValueError("only the sets of values are in range files: their ids are SHA-256")
+        for _ in range(ATTEMPTS):
+            ranges = yield from self._newest(type_)
+            needed = set(ranges.names() if private == "all" else map(ranges.name, digests.values()))
+            if (yield from self._loaded(type_, ranges, needed)):
+                return frozenset(value for value, digest in digests.items() if ranges.has(digest))
+            self._ranges.pop(type_, None)  # the next list was published meanwhile
+        raise UnexpectedAnswerError(f"the lists of type {type_!r} change faster than they can be read")
+
+    def _newest(self, type_: str) -> Steps[Ranges]:
+        """The newest list of a type, without its files."""
+        ranges = self._ranges.get(type_)
+        if ranges is None or self.clock() >= ranges.until:
+            asked = request("GET", f"/v1/types/{quote(type_, safe='')}/ranges")
+            reply = yield from self._of_types(asked, {type_})
+            step, bits = answers.read_pointer(asked, reply)
+            ages = waiting.ages(reply.headers)
+            until = self.clock() + (waiting.kept(*ages, 0.0, 0.0) if ages else 0.0)
+            same = ranges is not None and (ranges.step, ranges.bits) == (step, bits)
+            ranges = Ranges(step, bits, until, ranges.files if ranges is not None and same else {})
+            self._ranges[type_] = ranges
+        return ranges
+
+    def _loaded(self, type_: str, ranges: Ranges, needed: Iterable[str]) -> Steps[bool]:
+        """Read the files that are needed; False if the list is gone."""
+        for name in sorted(set(needed) - ranges.files.keys() if ranges.step is not None else ()):
+            asked = request("GET", f"/v1/types/{quote(type_, safe='')}/ranges/{ranges.step}/{name}")
+            reply = yield from self._answered(asked)
+            if reply.status == 404:
+                return False
+            ranges.files[name] = answers.read_range(asked, reply, type_, ranges)
+        return True
+
+    def released(self, type_: str) -> Steps[Released]:
+        """All values of a listed type that the crowd shares."""
+        for _ in range(ATTEMPTS):
+            values: list[ListedValue] = []
+            following: str | None = ""
+            while following is not None:
+                begins = f"?after={following}" if following else ""
+                asked = request("GET", f"/v1/types/{quote(type_, safe='')}/released{begins}")
+                reply = yield from self._of_types(asked, {type_})
+                if following and reply.status == 404:
+                    break  # a reader that is so slow begins again
+                some, step, following = answers.read_released(asked, reply)
+                values += some
+            else:
+                return Released(tuple(values), step)
+        raise UnexpectedAnswerError(f"the lists of type {type_!r} change faster than they can be read")
 
     def known(self, type_: str, value: Value) -> bool | None:
         """The kept answer for a value; None if there is none that still holds."""
@@ -221,6 +293,10 @@ class Calls:
         if name not in self._types:
             raise UnknownTypeError(name, self._types)
         return self._types[name]
+
+    def _listed(self, name: str) -> bool:
+        """Whether a type is listed, as far as it was described."""
+        return bool(self._types.get(name, {}).get("listed", False))
 
     # Reports
 

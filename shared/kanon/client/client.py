@@ -6,9 +6,18 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from kanon.client.answers import Answers, Join, Status
+from kanon.client.answers import Answers, Join, Released, Status
 from kanon.client.auth import Auth
-from kanon.client.calls import DEADLINE, HASHES_A_CALL, HASHES_A_SIGNED_CALL, Attempt, Calls, Steps, check_relay
+from kanon.client.calls import (
+    DEADLINE,
+    HASHES_A_CALL,
+    HASHES_A_SIGNED_CALL,
+    Attempt,
+    Calls,
+    Private,
+    Steps,
+    check_relay,
+)
 from kanon.client.connection import Connection, Reply, Transport
 from kanon.client.errors import NoAnswerError, RefusedError
 from kanon.client.values import Value
@@ -96,9 +105,17 @@ class Client:
         """
         self._run(self._calls.join_many(joins))
 
-    def is_shared(self, type_: str, values: Iterable[Value]) -> frozenset[Value]:
-        """Those of the values that the crowd shares; 100 per call. Answers are kept until they may change."""
-        return self._run(self._calls.is_shared(type_, values))
+    def is_shared(self, type_: str, values: Iterable[Value], *, private: Private = False) -> frozenset[Value]:
+        """Those of the values that the crowd shares; 100 per call. Answers are kept until they may change.
+
+        With ``private`` no value is sent: range files of the listed type are read, and looked into here. ``True``
+        reads the files in which the values would be, so the service learns some bits of each; ``"all"`` reads all.
+        """
+        return self._run(self._calls.is_shared(type_, values, private))
+
+    def released(self, type_: str) -> Released:
+        """All values of a listed type that the crowd shares."""
+        return self._run(self._calls.released(type_))
 
     def known(self, type_: str, value: Value) -> bool | None:
         """The kept answer of ``is_shared`` for one value; None if there is none that still holds. It asks nobody."""

@@ -55,6 +55,15 @@ def encoded(raw: bytes) -> SetId:
     return SetId(base64.urlsafe_b64encode(raw).decode().rstrip("="))
 
 
+def decoded(id_: SetId) -> bytes:
+    """The bytes of a set id.
+
+    Raises:
+        ValueError: it is not base64url.
+    """
+    return base64.b64decode(id_ + "=" * (-len(id_) % 4), altchars=b"-_", validate=True)
+
+
 def _bytes(value: Value) -> bytes:
     if isinstance(value, bytes):
         return value

@@ -17,7 +17,7 @@ from kanon.gate.merging import Deciding, crossed_at, merged
 from kanon.gate.parts import BYTES_A_MEMBER, BYTES_A_SET, Part
 from kanon.gate.schedule import Schedule
 from kanon.gate.showing import NO_ENTRIES, Entries, entries_of
-from kanon.gate.storage.protocols import JoinLog, Parts, Piece, Status
+from kanon.gate.storage.protocols import JoinLog, Parts, Piece, Sealed, Status
 from kanon.gate.types import Type
 from kanon.noise.words import NoiseKey
 
@@ -100,6 +100,7 @@ class Decided(NamedTuple):
         sets: the number of sets decided.
         skipped: the number of joins of retired types.
         shown: the entries of the sets that crossed in the object of true sets.
+        sealed: the sealed values of the sets that crossed and have one.
     """
 
     pieces: tuple[Piece, ...]
@@ -109,6 +110,7 @@ class Decided(NamedTuple):
     sets: int = 0
     skipped: int = 0
     shown: Entries = NO_ENTRIES
+    sealed: Sequence[Sealed] = ()
 
 
 @dataclass
@@ -154,6 +156,7 @@ class Decisions:
         """
         deciding, all_due, count = self._deciding(step), self.begins_generation(step, mark), log.count(step)
         old = list(in_range(pieces, Keys() if keys is None else keys))
+        listed = any(type_.listed for type_ in self.types.values())
         splits = -(-count // (MOST_JOINS_A_RANGE * len(old))) or 1  # keys are uniform, so each range has its share
         for piece, own in old:
             due = anew or all_due or (piece.earliest is not None and piece.earliest <= step)
@@ -167,12 +170,14 @@ class Decisions:
                     continue
                 if whole is None:
                     whole = parts.read(piece) if piece.name else Part.empty()
-                part, sets, skipped = merged(some.of(whole), joins, deciding, all_due=all_due)
+                values = log.sealed(step, some.first, some.end) if listed else None
+                part, sets, skipped = merged(some.of(whole), joins, deciding, values, all_due=all_due)
                 put = tuple(
                     parts.put(each.of(part), step, run, each.first.hex()) for each in some.split(_pieces_for(part))
                 )
                 crossed, shown = self.crossed(part, step), self.shown(part, step, since=step)
-                yield Decided(put, some.end, new=True, crossed=crossed, sets=sets, skipped=skipped, shown=shown)
+                found = _sealed_of(part, crossed)
+                yield Decided(put, some.end, True, crossed, sets, skipped, shown, found)  # noqa: FBT003
 
     def crossed(self, part: Part, step: int) -> list[Status]:
         """The sets of a part that crossed at its ``step``, in the order of their keys."""
@@ -219,7 +224,17 @@ def in_range(pieces: Sequence[Piece], keys: Keys) -> Iterator[tuple[Piece, Keys]
             yield piece, common
 
 
+def _sealed_of(part: Part, crossed: Sequence[Status]) -> list[Sealed]:
+    """The sealed values of sets of a part, as far as it has them."""
+    if part.sealed is None or not crossed:
+        return []
+    keys = np.array([key for key, *_ in crossed], part.keys.dtype)
+    places = np.searchsorted(part.keys, keys).tolist()
+    found = zip(crossed, part.types[places].tolist(), part.sealed[places], strict=True)
+    return [(key, number, value) for (key, *_), number, value in found if value]
+
+
 def _pieces_for(part: Part) -> int:
     """Into how many files a part goes: a power of two."""
-    size = len(part) * BYTES_A_SET + len(part.tokens) * BYTES_A_MEMBER
+    size = len(part) * BYTES_A_SET + len(part.tokens) * BYTES_A_MEMBER + part.sealed_bytes
     return 1 << max(0, -(-size // MOST_PART_BYTES) - 1).bit_length()

@@ -36,7 +36,7 @@ def fingerprints(settings: GateSettings, types: Mapping[str, Type], keys: Iterab
             values["max-stale"] = str(settings.max_stale)
     return {
         **values,
-        **{f"{TYPE}{name}": type_.parameters.fingerprint.hex() for name, type_ in types.items()},
+        **{f"{TYPE}{name}": type_.fingerprint for name, type_ in types.items()},
         **{f"key {key.name}": key.fingerprint for key in keys},
     }
 

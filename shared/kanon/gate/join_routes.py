@@ -18,6 +18,7 @@ from kanon.gate.models import (
     JoinBody,
     JoiningClient,
     unknown_type,
+    wrong_value,
 )
 from kanon.gate.paths import SetInPath, TypeInPath
 from kanon.gate.types import Type
@@ -68,6 +69,8 @@ class JoinRoutes:
         """Log that a client joined a set. Repeating a join within a step changes nothing."""
         if type_name not in self.types:
             raise RequestError(unknown_type(type_name, self.types))
+        if wrong := wrong_value(self.types[type_name], set_id, body.value):
+            raise RequestError(wrong)
         accepted = 0
         try:
             self.joining().join(_join(type_name, set_id, body), clock.now())
@@ -102,10 +105,13 @@ class JoinRoutes:
             return invalid(error.errors(include_url=False, include_input=False))
         if body.type not in self.types:
             return unknown_type(body.type, self.types)
+        if wrong := wrong_value(self.types[body.type], body.set, body.value):
+            return wrong
         return _join(body.type, body.set, body)
 
 
 def _join(type_name: str, set_id: bytes, body: JoiningClient) -> Join:
+    value = None if body.value is None else body.value.encode()
     if body.client is not None:
-        return Join(type_name, set_id, "client", body.client.encode())
-    return Join(type_name, set_id, "short", str(body.short_client_identifier).encode())
+        return Join(type_name, set_id, "client", body.client.encode(), value)
+    return Join(type_name, set_id, "short", str(body.short_client_identifier).encode(), value)

@@ -1,6 +1,6 @@
 """Use case: write joins to the log. It reads nothing, so no join can depend on the joins of others."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,17 +16,18 @@ if TYPE_CHECKING:  # it names columns of numpy, which `join` does not load
 
 @dataclass(frozen=True)
 class Join:
-    """One client joins one set."""
+    """One client joins one set. ``value`` is that of the set if its type is listed."""
 
     type_name: str
     set_id: bytes
     kind: ClientKind
     client: bytes
+    value: bytes | None = None
 
 
 @dataclass(frozen=True)
 class Joining:
-    """The use case with its log, types and keys."""
+    """The use case with its log, types and keys. ``seal`` seals the value of a set key for the lister."""
 
     types: dict[str, Type]
     pepper: Secret
@@ -34,6 +35,7 @@ class Joining:
     log: "JoinWriter"
     period: int
     outage_allowance: int
+    seal: Callable[[bytes, bytes], bytes] | None = None
 
     def join(self, join: Join, now: float) -> None:
         """Log one join at ``now``. Repeating it within the step changes nothing.
@@ -77,4 +79,5 @@ class Joining:
         bits = self.types[join.type_name].parameters.client_bits
         token = client_token(self.client_key, name, join.kind, join.client, bits)
         expires = end_of(step, self.period) + self.outage_allowance
-        return Row(step, name, token, join.type_name, expires)
+        sealed = b"" if join.value is None or self.seal is None else self.seal(join.value, name)
+        return Row(step, name, token, join.type_name, expires, sealed)

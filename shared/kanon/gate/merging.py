@@ -50,8 +50,18 @@ class Merged(NamedTuple):
     skipped: int
 
 
-def merged(part: Part, joins: Joins, deciding: Deciding, *, all_due: bool = False) -> Merged:
-    """The part after the step. ``all_due`` decides every set: its noise has changed since its last decision."""
+def merged(
+    part: Part, joins: Joins, deciding: Deciding, sealed: Mapping[bytes, bytes] | None = None, *, all_due: bool = False
+) -> Merged:
+    """The part after the step.
+
+    Args:
+        part: the part before.
+        joins: the joins of the step in its range.
+        deciding: what decisions need.
+        sealed: the sealed values of the step in its range, by set key.
+        all_due: whether to decide every set: its noise has changed since its last decision.
+    """
     known = np.isin(joins["type"], list(deciding.parameters))
     skipped = len(joins) - int(np.count_nonzero(known))
     joins = joins[known] if skipped else joins
@@ -63,7 +73,7 @@ def merged(part: Part, joins: Joins, deciding: Deciding, *, all_due: bool = Fals
     inside = place < len(part)
     there[inside] = part.keys[place[inside]] == joined[inside]
     part = _with_types(part, place[there], joins["type"][firsts][there])
-    part = part.with_sets(joined[~there], joins["type"][firsts][~there])
+    part = part.with_sets(joined[~there], joins["type"][firsts][~there]).with_sealed(sealed or {})
     sizes = np.zeros(len(part), np.int64)
     sizes[np.searchsorted(part.keys, joined)] = np.diff(np.append(firsts, len(joins)))
     chosen = np.ones(len(part), bool) if all_due else part.due(deciding.step) | (sizes > 0)

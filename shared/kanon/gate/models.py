@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection
 from functools import partial
+from hashlib import sha256
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -30,6 +31,7 @@ MOST_HASHES = 1_000
 MOST_JOINS = 500
 JOIN_PATH = re.compile(r"/v1/types/[^/]+/sets/[^/]+:join")
 MOST_CLIENT_BYTES = 256
+MOST_VALUE_BYTES = 512
 SHORT_CLIENTS = 1 << 53  # every JSON parser represents smaller integers exactly
 
 
@@ -62,6 +64,17 @@ ShortClientId = Annotated[
     Annotated[StrictInt, BeforeValidator(_whole), Field(ge=0, lt=SHORT_CLIENTS)] | None,
     WithJsonSchema({"type": "integer", "minimum": 0, "exclusiveMaximum": SHORT_CLIENTS}),
 ]
+ListedValue = Annotated[
+    Annotated[StrictStr, Field(min_length=1, max_length=MOST_VALUE_BYTES)] | None,
+    WithJsonSchema(
+        {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": MOST_VALUE_BYTES,
+            "description": "Of a listed type only: the value, 1 to 512 bytes of UTF-8; the set is its SHA-256",
+        }
+    ),
+]
 
 
 def _one_client(example: dict[str, Any], schema: dict[str, Any]) -> None:
@@ -88,11 +101,34 @@ def unknown_type(name: str, types: Collection[str], field: str = "type") -> Erro
     return error_answer(404, message, Problem(field=field, reason="unknown"))
 
 
+def wrong_value(type_: Type, set_id: bytes, value: str | None) -> ErrorAnswer | None:
+    """The answer to a join whose value is missing, not that of its set, or not for this type; None if it is right."""
+    if type_.listed and value is None:
+        reason = "this type is listed: give the value of the set"
+    elif value is not None and not type_.listed:
+        reason = "this type is not listed: leave out the value"
+    elif value is not None and set_id != sha256(value.encode()).digest():
+        reason = "the set must be the SHA-256 of the value, in base64url"
+    else:
+        return None
+    return error_answer(400, f"value: {reason}", Problem(field="value", reason=reason))
+
+
 class JoiningClient(Body):
     """The client that joins: an opaque ``client`` of 1 to 256 bytes, or the short number that some browsers use."""
 
     client: ClientId = None
     short_client_identifier: ShortClientId = None
+    value: ListedValue = None
+
+    @field_validator("value")
+    @classmethod
+    def _short(cls, value: str | None) -> str | None:
+        if value is None:
+            raise ValueError("must be a text")
+        if len(value.encode()) > MOST_VALUE_BYTES:
+            raise ValueError(f"must be at most {MOST_VALUE_BYTES} bytes of UTF-8")
+        return value
 
     @field_validator("client")
     @classmethod
@@ -292,6 +328,7 @@ class TypeAnswer(AnswerBody):
     hold: Annotated[int | None, Field(description="For how many steps a status stays true; null on the grid")]
     epoch: Annotated[int | None, Field(description="A search ends with its epoch of so many steps; null on the grid")]
     client_bits: Annotated[int, Field(description="The length of a client token in bits")]
+    listed: Annotated[bool, Field(description="Whether joins carry their value, and the shared values are published")]
     unit: Annotated[str, Field(description="What the bounds protect")]
     bounds: Bounds
     rejoining: list[Rejoining]
@@ -313,6 +350,7 @@ class TypeAnswer(AnswerBody):
             hold=None if p.restart is None else p.restart.hold,
             epoch=None if p.restart is None else p.restart.epoch,
             client_bits=p.client_bits,
+            listed=type_.listed,
             unit=UNIT,
             bounds=Bounds(
                 paper=None if proved.paper is None else Bound.of(proved.paper),

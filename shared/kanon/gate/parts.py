@@ -7,10 +7,14 @@ the number of sets and of members, the bytes of a token), the columns one after 
 sets (:data:`_COLUMNS`), the tokens and the ages of the members; the SHA-256 of all this; and zeros up to a whole
 number of :data:`PADDING` bytes, so that the size of a file reveals little. Members are stored with their age at the
 step of the part. A step is stored as its number plus one; 0 is none.
+
+Format 2 is written if sets of listed types have sealed values: after the members come the length of each set's sealed
+value (0: it has none) and these values, one after the other; the header has their length as ``sealed``.
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Self
 
@@ -21,7 +25,7 @@ from kanon.errors import UndecodableMembersError
 from kanon.gate.mechanism.columns import NEVER, Bools, Ints, States, Tokens, ranks
 from kanon.gate.mechanism.tape import SET_KEY_BYTES
 
-MAGIC, FORMAT = b"kanonprt", 1
+MAGIC, FORMAT, WITH_VALUES = b"kanonprt", 1, 2
 PADDING = 1 << 16
 BYTES_A_SET, BYTES_A_MEMBER = 53, 6
 """What a set and a member of it take at most, without padding."""
@@ -44,6 +48,7 @@ class Part:
         crossings: as in :class:`States`, (n, 2).
         wake_ups: the step at which each set crosses if nobody joins; NEVER if it does not, (n,).
         ends: the last step that needs each set's state, (n,).
+        sealed: the sealed value of each set, empty without one, (n,); None if no set has one.
     """
 
     keys: NDArray[np.bytes_]
@@ -54,6 +59,7 @@ class Part:
     crossings: Ints
     wake_ups: Ints
     ends: Ints
+    sealed: "NDArray[np.object_] | None" = None
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -91,6 +97,7 @@ class Part:
             self.crossings[chosen],
             self.wake_ups[chosen],
             self.ends[chosen],
+            None if self.sealed is None else self.sealed[chosen],
         )
 
     def states(self) -> States:
@@ -119,7 +126,7 @@ class Part:
             tokens[places], lasts[places] = new_tokens, new_lasts
         crossings, wake_ups, all_ends = self.crossings.copy(), self.wake_ups.copy(), self.ends.copy()
         crossings[rows], wake_ups[rows], all_ends[rows] = states.crossings, states.wake_ups, ends
-        return Part(self.keys, self.types, sizes, tokens, lasts, crossings, wake_ups, all_ends)
+        return Part(self.keys, self.types, sizes, tokens, lasts, crossings, wake_ups, all_ends, self.sealed)
 
     def with_sets(self, keys: NDArray[np.bytes_], types: NDArray[np.uint8]) -> "Part":
         """The part with new sets without members; ``keys`` are sorted, and none of them is in the part."""
@@ -143,7 +150,27 @@ class Part:
             spread(self.crossings, NEVER),  # type: ignore[arg-type]
             spread(self.wake_ups, NEVER),  # type: ignore[arg-type]
             spread(self.ends, NEVER),  # type: ignore[arg-type]
+            None if self.sealed is None else spread(self.sealed, b""),  # type: ignore[arg-type]
         )
+
+    def with_sealed(self, values: Mapping[bytes, bytes]) -> "Part":
+        """The part with the sealed values of sets, by set key. A set keeps the one that it has."""
+        if not values:
+            return self
+        sealed = np.full(len(self), b"", object) if self.sealed is None else self.sealed.copy()
+        new = np.fromiter(values, self.keys.dtype, len(values))
+        places = np.searchsorted(self.keys, new)
+        inside = places < len(self)
+        inside[inside] = self.keys[places[inside]] == new[inside]
+        for place, there, value in zip(places.tolist(), inside.tolist(), values.values(), strict=True):
+            if there and not sealed[place]:
+                sealed[place] = value
+        return replace(self, sealed=sealed)
+
+    @property
+    def sealed_bytes(self) -> int:
+        """The length of all sealed values."""
+        return 0 if self.sealed is None else sum(map(len, self.sealed))
 
 
 def keys_of(keys: NDArray[np.bytes_]) -> list[bytes]:
@@ -156,6 +183,10 @@ def encode(part: Part, step: int) -> bytes:
     """The bytes of a part of the states after ``step``."""
     token_bytes = 2 if not len(part.tokens) or int(part.tokens.max()) < 1 << 16 else 4
     header = {"step": step, "sets": len(part), "members": len(part.tokens), "token_bytes": token_bytes}
+    values: list[bytes] = []
+    if part.sealed is not None and part.sealed_bytes:
+        header["sealed"] = part.sealed_bytes
+        values = [np.array([len(each) for each in part.sealed], "<u2").tobytes(), *part.sealed]
     text = json.dumps(header, sort_keys=True).encode()
     columns = [
         part.keys,
@@ -167,8 +198,8 @@ def encode(part: Part, step: int) -> bytes:
         part.tokens.astype(f"<u{token_bytes}"),
         np.minimum(step - part.lasts, OLDEST_AGE).astype("<u2"),
     ]
-    numbers = FORMAT.to_bytes(4, "big") + len(text).to_bytes(4, "big")
-    content = b"".join([MAGIC, numbers, text, *(column.tobytes() for column in columns)])
+    numbers = (WITH_VALUES if values else FORMAT).to_bytes(4, "big") + len(text).to_bytes(4, "big")
+    content = b"".join([MAGIC, numbers, text, *(column.tobytes() for column in columns), *values])
     content += sha256(content).digest()
     return content + bytes(-len(content) % PADDING)
 
@@ -180,25 +211,29 @@ def decode(content: bytes) -> Part:
         UndecodableMembersError: the bytes are damaged, or of no known format.
     """
     start = len(MAGIC) + 8
-    if content[: len(MAGIC)] != MAGIC or content[len(MAGIC) : start - 4] != FORMAT.to_bytes(4, "big"):
+    written = int.from_bytes(content[len(MAGIC) : start - 4], "big")
+    if content[: len(MAGIC)] != MAGIC or written not in (FORMAT, WITH_VALUES):
         raise UndecodableMembersError("a part of unknown format")
     at = start + int.from_bytes(content[start - 4 : start], "big")
     try:
         header = json.loads(content[start:at])
         sets, members, width = (int(header[name]) for name in ("sets", "members", "token_bytes"))
-        if min(sets, members) < 0 or max(sets, members) > len(content) or width not in (2, 4):
+        sealed = int(header["sealed"]) if written == WITH_VALUES else 0
+        if min(sets, members, sealed) < 0 or max(sets, members, sealed) > len(content) or width not in (2, 4):
             raise ValueError
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise UndecodableMembersError("a part whose header is damaged") from error
     columns = []
     shapes = [*((dtype, sets * numbers) for dtype, numbers in _COLUMNS), (f"<u{width}", members), ("<u2", members)]
+    if written == WITH_VALUES:
+        shapes += [("<u2", sets), ("u1", sealed)]
     for dtype, count in shapes:
         end = at + np.dtype(dtype).itemsize * count
         columns.append(content[at:end])
         at = end
     if sha256(content[:at]).digest() != content[at : at + _DIGEST_BYTES]:
         raise UndecodableMembersError("a part whose content is damaged")
-    keys, types, sizes, crossings, wake_ups, ends, tokens, ages = (
+    keys, types, sizes, crossings, wake_ups, ends, tokens, ages, *values = (
         np.frombuffer(column, dtype) for column, (dtype, _) in zip(columns, shapes, strict=True)
     )
     return Part(
@@ -210,7 +245,19 @@ def decode(content: bytes) -> Part:
         _read(crossings).reshape(-1, 2),
         _read(wake_ups),
         _read(ends),
+        _values(*values) if values else None,
     )
+
+
+def _values(lengths: NDArray[np.uint16], content: NDArray[np.uint8]) -> NDArray[np.object_]:
+    """The sealed value of each set."""
+    ends = np.cumsum(lengths.astype(np.int64))
+    if len(content) != (ends[-1] if len(ends) else 0):
+        raise UndecodableMembersError("a part whose sealed values do not fit their lengths")
+    whole, values = content.tobytes(), np.empty(len(lengths), object)
+    for place, (start, end) in enumerate(zip((ends - lengths).tolist(), ends.tolist(), strict=True)):
+        values[place] = whole[start:end]
+    return values
 
 
 def _stored(steps: Ints) -> NDArray[np.uint32]:

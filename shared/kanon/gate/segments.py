@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kanon.gate.deciding import Decisions
-from kanon.gate.storage.protocols import ClosedLog, Control, Manifest, Parts, Piece, Status
+from kanon.gate.storage.protocols import ClosedLog, Control, Manifest, Parts, Piece, Sealed, Status
 
 
 class Progress(NamedTuple):
@@ -53,10 +53,10 @@ class Segments(Decisions):
         before, mark, manifest = self.control.evaluated_through(), self._mark(), self.control.manifest() or Manifest(-1)
         while mark < last:
             step = min(self._next_with_work(mark, manifest), last)
-            pieces, crossed, sets = self._step(step, mark, manifest)
+            pieces, crossed, sealed, sets = self._step(step, mark, manifest)
             # A step may take longer than the margin, and then the tick that was next at ``now`` has passed.
             visible_from = self.schedule.visible_from(now + time.monotonic() - began)
-            self.control.commit(self.run, before, step, pieces, crossed, visible_from)
+            self.control.commit(self.run, before, step, pieces, crossed, visible_from, sealed)
             late = visible_from - self.schedule.tick_of(mark + 1)
             done = Progress(done.steps + step - mark, done.sets + sets, max(done.late, late))
             before, mark, manifest = step, step, Manifest(step, tuple(pieces))
@@ -91,17 +91,19 @@ class Segments(Decisions):
         steps = (with_joins, manifest.earliest, begins if begins is not None and begins > mark else None)
         return max(mark + 1, min((step for step in steps if step is not None), default=_NO_STEP))
 
-    def _step(self, step: int, mark: int, manifest: Manifest) -> tuple[list[Piece], list[Status], int]:
-        """The pieces after ``step``, the crossings at it, and the number of sets decided."""
+    def _step(self, step: int, mark: int, manifest: Manifest) -> tuple[list[Piece], list[Status], list[Sealed], int]:
+        """The pieces after ``step``, the crossings at it with their sealed values, and the number of sets decided."""
         pieces: list[Piece] = []
         crossed: list[Status] = []
+        sealed: list[Sealed] = []
         sets = 0
         for found in self.decided(step, self.run, self.log, self.parts, manifest.pieces, mark=mark):
             pieces += found.pieces
             crossed += found.crossed
+            sealed += found.sealed
             sets += found.sets
         self.parts.sync()
-        return pieces, crossed, sets
+        return pieces, crossed, sealed, sets
 
 
 _NO_STEP = 2**62

@@ -114,6 +114,19 @@ class JoinSettings(GateSettings, Edge, LogWriter):
     set_pepper_secret: str
     client_key_secret: str
 
+    def read_types(self) -> dict[str, Type]:
+        """The types of this deployment by name.
+
+        Raises:
+            ConfigurationError: one is listed. On AWS nothing carries values to a lister.
+        """
+        types = super().read_types()
+        if listed := next((name for name, type_ in types.items() if type_.listed), None):
+            raise ConfigurationError(
+                f"type {listed!r} is listed, which only `kanon serve --data` can do: take `listed` out here"
+            )
+        return types
+
 
 class QuerySettings(AnswerSettings, Edge):
     """The environment of ``query``. A query without a signature may name ``anonymous_hashes`` hashes."""

@@ -4,7 +4,8 @@
 
 Each type has a threshold ``k`` (clients), a ``window`` (steps) and either a ``profile`` or its own noise
 distributions (``laws``, as ``kanon plan --json`` prints them); ``client_bits`` and ``phase`` are optional. ``restart``
-is ``grid`` unless the profile or the type says ``crossing``; then it has a ``hold`` and an ``epoch`` (steps).
+is ``grid`` unless the profile or the type says ``crossing``; then it has a ``hold`` and an ``epoch`` (steps). Joins of
+a ``listed`` type carry their value, and the values that the crowd shares are published.
 """
 
 import re
@@ -13,7 +14,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictInt, ValidationError, model_validator
+from pydantic import Field, StrictBool, StrictInt, ValidationError, model_validator
 
 from kanon import strict_json
 from kanon.errors import ConfigurationError, reason
@@ -56,6 +57,7 @@ class TypeConfiguration(Strict):
     restart: Literal["grid", "crossing"] | None = None
     hold: StrictInt | None = None
     epoch: StrictInt | None = None
+    listed: StrictBool = False
 
     @model_validator(mode="after")
     def _one_source_of_laws(self) -> "TypeConfiguration":
@@ -93,11 +95,17 @@ class TypeConfiguration(Strict):
 
 @dataclass(frozen=True)
 class Type:
-    """A type in use: its name, its constants, and the name of its profile if it has one."""
+    """A type in use: its name, its constants, the name of its profile if it has one, and whether it is listed."""
 
     name: str
     parameters: Parameters
     profile: str | None
+    listed: bool = False
+
+    @property
+    def fingerprint(self) -> str:
+        """Of what never changes."""
+        return self.parameters.fingerprint.hex() + (" listed" if self.listed else "")
 
 
 def read_types(document: str, period: int) -> dict[str, Type]:
@@ -120,7 +128,7 @@ def _read_type(name: str, entry: Any, period: int) -> Type:
         raise ConfigurationError(f"type name {name!r} must match {TYPE_NAME}")
     try:
         configuration = TypeConfiguration.model_validate(entry)
-        return Type(name, configuration.parameters(period), configuration.profile)
+        return Type(name, configuration.parameters(period), configuration.profile, configuration.listed)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

@@ -27,10 +27,10 @@ from uuid import UUID
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from numpy.typing import NDArray
 
 from kanon.errors import Error
+from kanon.hpke import SUITE
 
 HISTOGRAM = "histogram"
 BUCKET_BYTES, VALUE_BYTES, ID_BYTES = 16, 4, 8
@@ -338,7 +338,6 @@ MOST_BYTES = PayloadLayout(MOST_SLOTS, ID_BYTES).length
 
 
 # -------------------------------------------------------------------------------------------------- encryption
-SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
 PREFIX = b"aggregation_service"
 OVERHEAD = 48
 """Bytes that encryption adds: a key (32) before the cleartext, a tag (16) behind it."""

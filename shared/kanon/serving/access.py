@@ -18,6 +18,8 @@ OPEN_QUERIES = frozenset({"/v1:query", "/v1:validateHashes"})
 METRICS = "/metrics"
 COLLECTED = frozenset({PUBLIC_KEYS, *REPORTS, *map(debug_path, REPORTS)})
 """What anybody may call of reports."""
+LISTS = re.compile(r"/v1/types/[^/]*/(released|ranges)")
+"""How the paths of lists begin."""
 JOINS = re.compile(rf"{JOIN_PATH.pattern}|/v1:batchJoin")
 UNKNOWN_CALLER = error_answer(401, "send a valid key or token of this service as Authorization: Bearer ...")
 
@@ -40,12 +42,14 @@ class Access:
     Attributes:
         join: who may call ``join``, as ``JoinAuth``.
         batch: who may call the other calls that need it, and read metrics, as ``BatchAuth``.
+        lists: who may read lists.
         checks: how the credentials of each way are checked.
     """
 
     join: Auth
     batch: Auth
     checks: Mapping[Auth, Check]
+    lists: Auth = Auth.KEY
 
     def check(self, event: Mapping[str, Any]) -> None:
         """Check the credentials of a request.
@@ -65,6 +69,8 @@ class Access:
             return Auth.OPEN
         if path.startswith((METRICS, *JOB_PATHS)):  # a router may take a line feed after them for nothing
             return self.batch
+        if LISTS.match(path):
+            return self.lists
         if method in ("GET", "HEAD") or path in OPEN_QUERIES:
             return Auth.OPEN
         return self.join if JOIN_PATH.fullmatch(path) else self.batch

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from hashlib import sha256
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import ValidationError
 
@@ -46,13 +47,18 @@ from kanon.noise.words import NoiseKey
 from kanon.reports.storage import disk as reports
 from kanon.serving import arrivals
 
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
 OWNER = "serve"
 SETTINGS, PLACE, FIRST_STEP, IMPORTING = "settings", "place", "first-step", "importing"
 REPORTS = "reports"
 """The text with the settings of reports."""
 DEPLOYMENT, PEPPER, CLIENT_KEY, NOISE_KEYS = "deployment", "set-pepper", "client-key", "noise-keys.json"
+LIST_KEY = "list-key"
+"""The private key of the lister, of a deployment that had a listed type."""
 FIRST_KEY = "1"
-DAYS = 86_400
+DAYS, HOUR = 86_400, 3600
 MARGIN_TO_WAKE = 0.05
 
 
@@ -146,7 +152,12 @@ class Directory:
 
     @property
     def names(self) -> arrivals.Names:
-        """What names its sets and clients."""
+        """What names the sets and clients of a log.
+
+        Raises:
+            ConfigurationError: a type is listed.
+        """
+        refuse_listed(self.types.values())
         return arrivals.Names(self.types, self.segments.numbers, self.joining.pepper, self.joining.client_key)
 
     def close(self) -> None:
@@ -160,6 +171,19 @@ class Directory:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def refuse_listed(types: Iterable[Type]) -> None:
+    """Refuse listed types, whose joins carry values, where joins come from a log.
+
+    Raises:
+        ConfigurationError: a type is listed.
+    """
+    if listed := next((type_.name for type_ in types if type_.listed), None):
+        raise ConfigurationError(
+            f"type {listed!r} is listed: its joins come over HTTP, to `kanon serve --data`. `kanon gate` names the"
+            f" values that are true without it: leave out `listed`"
+        )
 
 
 def open_directory(path: Path, given: Given | None, now: float, *, to_import: bool = False) -> Directory:
@@ -191,6 +215,7 @@ def open_directory(path: Path, given: Given | None, now: float, *, to_import: bo
         numbers = control.type_numbers(types)
         retired = frozenset(recorded_names(control.recorded(OWNER), RETIRED))
         mark, run = control.evaluated_through(), control.begin_run()
+        seal = _sealing(control, path / "secrets" / LIST_KEY) if any(each.listed for each in types.values()) else None
         log = DiskLog(path / "log", numbers, mark)
         opened.callback(log.stop)
         finish_forgetting(control, log)
@@ -212,7 +237,7 @@ def open_directory(path: Path, given: Given | None, now: float, *, to_import: bo
             generation=in_force(settings.log_generations),
         )
         opened.pop_all()
-    joining = Joining(types, pepper, client_key, log, settings.period, settings.outage_allowance)
+    joining = Joining(types, pepper, client_key, log, settings.period, settings.outage_allowance, seal)
     querying = Querying(types, pepper, control, settings.period, ONE_SLOT, settings.publish_delay, settings.max_stale)
     return Directory(path, settings, types, joining, querying, control, log, parts, segments, lock)
 
@@ -338,7 +363,7 @@ def _settings(control: ControlFile, given: Given) -> EvaluateSettings:
     """The settings in force: those that are stored, with those that are given."""
     stored = json.loads(control.text(SETTINGS) or "{}")
     wanted = {"types": given.types, "period": given.period}
-    values: dict[str, Any] = {DEPLOYMENT: given.draw(DEPLOYMENT), "period": 3600}
+    values: dict[str, Any] = {DEPLOYMENT: given.draw(DEPLOYMENT), "period": HOUR}
     values |= {"noise_keys": _FIRST_KEYS, "log_generations": "[]"}
     values |= stored | {name: value for name, value in wanted.items() if value is not None}
     if "types" not in values:
@@ -385,6 +410,33 @@ def _secrets(
         raise ConfigurationError(f"{folder / NOISE_KEYS} lacks key {', '.join(missing)}: add it first")
     keys = {key_id: NoiseKey(key_id, Secret.derived(f"noise-key/{key_id}", text).key) for key_id, text in texts.items()}
     return pepper, client_key, keys
+
+
+def _sealing(control: ControlFile, file: Path) -> Callable[[bytes, bytes], bytes]:
+    """Seals values to the key of the lister, which is made when a deployment has its first listed type."""
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    from kanon.gate.sealing import seal
+
+    if not file.exists() and LIST_KEY not in control.recorded(OWNER):
+        write_secret(file, X25519PrivateKey.generate().private_bytes_raw().hex())
+    key = list_key(file).public_key()
+    control.check(OWNER, {LIST_KEY: sha256(key.public_bytes_raw()).hexdigest()})
+    return lambda value, set_key: seal(value, key, set_key)
+
+
+def list_key(file: Path) -> "X25519PrivateKey":
+    """The private key of the lister.
+
+    Raises:
+        ConfigurationError: it cannot be read.
+    """
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    try:
+        return X25519PrivateKey.from_private_bytes(bytes.fromhex(file.read_text().strip()))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{file} is missing or damaged: put it back from a backup") from error
 
 
 def _noise_texts(file: Path) -> dict[str, str]:

@@ -21,7 +21,11 @@ class Measures:
         self.steps = self.counter("steps_evaluated", "Steps that were evaluated")
         self.seconds = self.counter("evaluation_seconds", "Seconds that evaluation took")
         self.stopped = self.counter("evaluation_stopped", "Evaluations that ended with an error")
-        self.lag = Gauge("kanon_steps_behind", "Closed steps that are not evaluated", registry=self._registry)
+        self.lag = self.gauge("steps_behind", "Closed steps that are not evaluated")
+
+    def gauge(self, name: str, about: str) -> Gauge:
+        """A further number."""
+        return Gauge(f"kanon_{name}", about, registry=self._registry)
 
     def counter(self, name: str, about: str) -> Counter:
         """A further count."""
@@ -42,6 +46,15 @@ class Measures:
     def text(self) -> str:
         """All of them, in the text format of Prometheus."""
         return generate_latest(self._registry).decode()
+
+
+class ListMeasures:
+    """The counts of lists, among the others."""
+
+    def __init__(self, measures: Measures) -> None:
+        self.stopped = measures.counter("lists_stopped", "Publications of lists that ended with an error")
+        self.behind = measures.gauge("lists_behind", "Steps by which the oldest list is behind the answers")
+        self.unopened = measures.gauge("unopened_values", "Sealed values that do not open")
 
 
 class ReportMeasures:

@@ -13,7 +13,7 @@ from kanon.errors import ConfigurationError
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.parts import Part
 from kanon.gate.storage.disk.parts import PartFiles
-from kanon.gate.storage.protocols import Manifest, Piece, Status
+from kanon.gate.storage.protocols import Manifest, Piece, Sealed, Status
 from kanon.serving.directory import Directory
 
 FOLDER = "replay"
@@ -58,8 +58,9 @@ class _Memory:
         pieces: Sequence[Piece],
         statuses: Iterable[Status],
         visible_from: int,
+        sealed: Iterable[Sealed] = (),
     ) -> None:
-        del run, before, visible_from
+        del run, before, visible_from, sealed
         self.made[step] = Manifest(step, tuple(pieces))
         for key, crossings, expires in statuses:
             earlier = self.crossings.get(key, ((), 0))[0]

@@ -16,15 +16,18 @@ from kanon.gate.query_routes import QueryRoutes
 from kanon.http.bodies import JOIN_BODIES
 from kanon.http.edge import handle, resolver
 from kanon.reports.collecting import JOB_PATHS
-from kanon.serving.access import COLLECTED, JOINS, METRICS, Access
+from kanon.serving.access import COLLECTED, JOINS, METRICS, Access, Auth
 from kanon.serving.directory import Directory
 from kanon.serving.evaluating import Evaluating, start
 from kanon.serving.http import Server
+from kanon.serving.list_routes import Listing, ListRoutes
+from kanon.serving.list_routes import start as start_listing
 from kanon.serving.measures import Measures
 from kanon.serving.routes import Kind, Routes
 
 if TYPE_CHECKING:
     from kanon.gateway.answering import Gateway
+    from kanon.serving.lists import Lister
     from kanon.serving.reporting import Reporting, ReportWork
 
 ANONYMOUS_HASHES = 100
@@ -44,6 +47,7 @@ class Service:
         logger: Logger,
         reporting: "Reporting | None" = None,
         gateway: "Gateway | None" = None,
+        lister: "Lister | None" = None,
     ) -> None:
         self._directory, self._access, self._logger = directory, access, logger
         self._gateway = gateway
@@ -53,6 +57,9 @@ class Service:
         self.reports: ReportWork | None = None
         if reporting is not None:
             self.reports = reporting.work(self._measures, logger)
+        self.listing: Listing | None = None
+        if lister is not None:
+            self.listing = Listing(lister, self._measures, logger)
         self._of_thread = threading.local()
 
     def answer(self, event: dict[str, Any]) -> dict[str, Any]:
@@ -104,6 +111,8 @@ class Service:
         querying = replace(directory.querying)
         JoinRoutes(directory.types, lambda: directory.joining, self._measures.count_joins).add_to(made)
         QueryRoutes(directory.types, lambda: querying, ANONYMOUS_HASHES, reports=self.reports is not None).add_to(made)
+        if self.listing is not None:
+            ListRoutes(self.listing.lister, self._access.lists is Auth.OPEN).add_to(made)
         made.get(HEALTH, include_in_schema=False)(self._health)
         made.get(METRICS, include_in_schema=False)(self._metrics)
         return made
@@ -111,7 +120,8 @@ class Service:
     def _health(self) -> Response[str]:
         """200 if the answers are up to date."""
         now = clock.now()
-        problem = self.evaluating.problem(now) or (self.reports.problem(now) if self.reports else "")
+        others = (work.problem(now) for work in (self.listing, self.reports) if work is not None)
+        problem = self.evaluating.problem(now) or next(filter(None, others), "")
         status, text = (503, problem) if problem else (200, "healthy")
         return Response(status, "text/plain; charset=utf-8", f"{text}\n", {"Cache-Control": "no-store"})
 
@@ -136,15 +146,18 @@ class Running:
         cors: Cors,
         reporting: "Reporting | None" = None,
         gateway: "Gateway | None" = None,
+        lister: "Lister | None" = None,
     ) -> None:
         logger = Logger(service="kanon", level="INFO", use_rfc3339=True)
         self._directory, self._logger = directory, logger
-        service = Service(directory, access, logger, reporting, gateway)
+        service = Service(directory, access, logger, reporting, gateway, lister)
         self._reports, self.console = service.reports, service.console
         self._server = Server(service.answer, host, port, lambda found: logger.error("unexpected error", **found), cors)
         self.url = self._server.url
         self._stop = threading.Event()
         self._threads = [start(service.evaluating, self._stop)]
+        if service.listing is not None:
+            self._threads.append(start_listing(service.listing, self._stop))
         if self._reports is not None:
             self._threads.append(self._reports.start())
         logger.info("started", url=self.url, period=directory.settings.period, types=sorted(directory.types))

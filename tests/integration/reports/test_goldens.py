@@ -7,6 +7,7 @@ import fastavro
 import numpy as np
 import pytest
 
+from kanon.hpke import SUITE
 from kanon.reports import avro, payload, shared_info
 from kanon.reports.errors import ReportRefusedError
 from kanon.reports.payload import Contribution, DecryptionError, decode, encode, open_sealed, template_of
@@ -18,7 +19,7 @@ GOLDENS = goldens()
 
 def opened(golden):
     if golden.version == "none":  # the service refuses this version: only the codec is checked with it
-        return payload.SUITE.decrypt(golden.wire, golden_key(), payload.PREFIX + b"\0" + golden.shared_info.encode())
+        return SUITE.decrypt(golden.wire, golden_key(), payload.PREFIX + b"\0" + golden.shared_info.encode())
     return open_sealed(golden.wire, golden_key(), golden.shared_info)
 
 
@@ -96,7 +97,7 @@ def test_the_text_of_shared_info_is_written_as_browsers_write_it():
 
 @pytest.mark.parametrize("golden", [g for g in GOLDENS if g.version != "none"][:4], ids=lambda golden: golden.name)
 def test_a_named_version_has_no_zero_byte_after_the_prefix(golden):
-    sealed = payload.SUITE.encrypt(
+    sealed = SUITE.encrypt(
         golden.cleartext, golden_key().public_key(), payload.PREFIX + b"\0" + golden.shared_info.encode()
     )
     with pytest.raises(DecryptionError):

@@ -23,6 +23,7 @@ from kanon.serving.access import Auth
 from kanon.serving.api_keys import ApiKeys
 from kanon.serving.directory import Given, open_directory
 from kanon.serving.http import NO_PAGES, Server
+from kanon.serving.lists import Lister
 from kanon.serving.relayed import open_gateway
 from kanon.serving.reporting import Asked, open_reporting
 from kanon.serving.service import Service
@@ -59,8 +60,10 @@ class Machine:
         except BaseException:
             self.directory.close()
             raise
-        opened = open_gateway(self.directory) if gateway else None
-        self.service = Service(self.directory, credentials.access(keys.has), logger, self.reporting, opened)
+        relayed = open_gateway(self.directory) if gateway else None
+        listed = any(type_.get("listed") for type_ in types.values())
+        lister = Lister(self.directory) if listed else None
+        self.service = Service(self.directory, credentials.access(keys.has), logger, self.reporting, relayed, lister)
         self.server = Server(
             self.service.answer, "127.0.0.1", 0, lambda found: logger.error("unexpected", extra=found), cors
         )

@@ -38,6 +38,7 @@ import fastavro
 import numpy as np
 import pytest
 
+from kanon.hpke import SUITE
 from kanon.noise.exact import exp_bounds
 from kanon.reports import aggregate, avro, errors, histogram, job, mapping, payload, processes, shared_info, summary
 from kanon.reports import noise as noise_module
@@ -73,7 +74,7 @@ def plant_rewritten_info(patch):
 
 def refuses_a_zero_byte_behind_the_prefix(folder):
     text = made.info().text()
-    wire = payload.SUITE.encrypt(b"", made.KEY.public_key(), payload.PREFIX + b"\0" + text.encode())
+    wire = SUITE.encrypt(b"", made.KEY.public_key(), payload.PREFIX + b"\0" + text.encode())
     assert errors_of(avro.Report(wire, made.KEY_ID, text)) == {"DECRYPTION_ERROR": 1}
 
 

@@ -46,6 +46,8 @@ class Manifest:
 
 Status = tuple[bytes, tuple[int, ...], int]
 """Set key, crossings, and when they may expire (Unix s)."""
+Sealed = tuple[bytes, int, bytes]
+"""Set key, number of its type, and sealed value."""
 
 
 class JoinWriter(Protocol):
@@ -70,6 +72,9 @@ class JoinLog(Protocol):
 
     def joins(self, step: int, first: bytes, end: bytes | None) -> "Joins":
         """The distinct joins of the sets from the key ``first`` up to ``end``, which is not included, sorted."""
+
+    def sealed(self, step: int, first: bytes, end: bytes | None) -> Mapping[bytes, bytes]:
+        """The sealed value of each of these sets whose joins carried one, by set key; the first one of each."""
 
 
 class ClosedLog(JoinLog, Protocol):
@@ -124,6 +129,7 @@ class Control(Protocol):
         pieces: Sequence[Piece],
         statuses: Iterable[Status],
         visible_from: int,
+        sealed: Iterable[Sealed] = (),
     ) -> None:
         """Publish everything up to ``step`` in one transaction."""
 

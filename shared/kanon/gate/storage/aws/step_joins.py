@@ -121,6 +121,10 @@ class StepJoins:
         """
         return self._read(step).joins(first, end)
 
+    def sealed(self, step: int, first: bytes, end: bytes | None) -> dict[bytes, bytes]:  # noqa: ARG002
+        """None: joins of listed types are refused."""
+        return {}
+
     def _read(self, step: int) -> "_Buffer":
         """The buffer of a step."""
         if self._buffer is None or self._buffer.step != step:

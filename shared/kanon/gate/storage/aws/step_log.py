@@ -5,7 +5,7 @@ A join is a row of its own or an entry of a packed item, which holds joins of se
 
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -32,13 +32,14 @@ FIRST_PACKED, LAST_PACKED = BEFORE_ANY_SET, BEFORE_ANY_SET + b"\xff" * 16
 
 @dataclass(frozen=True)
 class Row:
-    """A join. ``expires`` is in Unix seconds."""
+    """A join. ``expires`` is in Unix seconds; ``sealed`` is the value of a listed type, other bytes each time."""
 
     step: int
     set_key: bytes
     token: int
     type_name: str
     expires: int
+    sealed: bytes = field(default=b"", compare=False)
 
 
 class Found(NamedTuple):

@@ -13,7 +13,7 @@ from kanon.disk import Database, transaction
 from kanon.errors import ConfigurationError, FingerprintMismatchError, LeaseLostError
 from kanon.gate.mechanism.tape import check_set_key
 from kanon.gate.publishing import Horizon, moved_horizon
-from kanon.gate.storage.protocols import Manifest, Piece, Status
+from kanon.gate.storage.protocols import Manifest, Piece, Sealed, Status
 
 NAME = "control.db"
 KEYS_A_QUERY = 500
@@ -35,6 +35,9 @@ CREATE TABLE IF NOT EXISTS statuses (
     set_key BLOB PRIMARY KEY, earlier INTEGER, newest INTEGER, expires INTEGER,
     suppressed INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS replaced (old BLOB PRIMARY KEY, new BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS sealed (
+    set_key BLOB PRIMARY KEY, type INTEGER NOT NULL, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS unlisted (set_key BLOB PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS api_keys (digest BLOB PRIMARY KEY, name TEXT UNIQUE NOT NULL, made INTEGER) WITHOUT ROWID;
 """
 
@@ -171,6 +174,7 @@ class ControlFile(Database):
         pieces: Sequence[Piece],
         statuses: Iterable[Status],
         visible_from: int,
+        sealed: Iterable[Sealed] = (),
     ) -> None:
         """Publish everything up to ``step`` in one transaction: crossings, horizon, manifest and mark.
 
@@ -181,6 +185,7 @@ class ControlFile(Database):
             pieces: the parts after it.
             statuses: the crossings.
             visible_from: the tick at which readers see the step (Unix s).
+            sealed: the sealed values of the sets that crossed.
 
         Raises:
             LeaseLostError: another run has begun, or the mark has moved.
@@ -188,6 +193,7 @@ class ControlFile(Database):
         with transaction(self.database):
             self._refuse_others(run, before)
             self._write_statuses(statuses)
+            self.database.executemany("INSERT OR REPLACE INTO sealed VALUES (?, ?, ?)", sealed)
             self._move_horizon(step, visible_from)
             self._put_manifest(step, pieces)
             self.database.execute("UPDATE progress SET evaluated_through = ?", (step,))
@@ -282,7 +288,27 @@ class ControlFile(Database):
 
     def expire(self, now: float) -> None:
         """Forget the crossings that no reader needs any more."""
-        self.database.execute("DELETE FROM statuses WHERE suppressed = 0 AND expires < ?", (int(now),))
+        with transaction(self.database):
+            self.database.execute("DELETE FROM statuses WHERE suppressed = 0 AND expires < ?", (int(now),))
+            self.database.execute("DELETE FROM sealed WHERE set_key NOT IN (SELECT set_key FROM statuses)")
+
+    # Listed types
+
+    def listed(self, type_number: int) -> Iterator[tuple[bytes, tuple[int, ...], bytes]]:
+        """Set key, crossings and sealed value of each set of a type that a list may show."""
+        rows = self.database.execute(
+            "SELECT set_key, earlier, newest, value FROM statuses JOIN sealed USING (set_key)"
+            " WHERE sealed.type = ? AND suppressed = 0 AND newest IS NOT NULL"
+            " AND set_key NOT IN (SELECT set_key FROM unlisted)",
+            (type_number,),
+        )
+        for key, earlier, newest, value in rows:
+            yield bytes(key), (newest,) if earlier is None else (earlier, newest), bytes(value)
+
+    def unlist(self, set_key: bytes) -> None:
+        """Show a set in no list any more."""
+        check_set_key(set_key)
+        self.database.execute("INSERT OR IGNORE INTO unlisted VALUES (?)", (set_key,))
 
 
 def _manifest(step: int, pieces: str) -> Manifest:

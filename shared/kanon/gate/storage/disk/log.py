@@ -31,6 +31,8 @@ JOINS_A_COMMIT = 10_000
 MOST_WAITING = 100_000
 """More joins than this are not accepted until some are stored: the clients try again."""
 SCHEMA = "CREATE TABLE IF NOT EXISTS joins (entry BLOB PRIMARY KEY) WITHOUT ROWID"
+SEALED = "CREATE TABLE IF NOT EXISTS sealed (set_key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID"
+"""Only the file of a step with joins of a listed type has it."""
 
 Read = TypeVar("Read")
 _Waiting = tuple[Sequence[Row], "Future[bool]"]
@@ -111,17 +113,20 @@ class DiskLog:
     def _store(self, step: int, waiting: Sequence[_Waiting]) -> bool:
         if self._closed_through is not None and step <= self._closed_through:
             return False
-        entries = [self._entry(row) for rows, _ in waiting for row in rows if row.step == step]
+        own = [row for rows, _ in waiting for row in rows if row.step == step]
         try:
-            self._insert(step, entries)
+            self._insert(step, map(self._entry, own), {row.set_key: row.sealed for row in reversed(own) if row.sealed})
         except sqlite3.Error:  # for example a full disk; the client tries again
             return False
         return True
 
-    def _insert(self, step: int, entries: Iterable[bytes]) -> None:
+    def _insert(self, step: int, entries: Iterable[bytes], sealed: Mapping[bytes, bytes] | None = None) -> None:
         database = self._file(step)
         with transaction(database):
             database.executemany("INSERT OR IGNORE INTO joins VALUES (?)", ((entry,) for entry in entries))
+            if sealed:
+                database.execute(SEALED)
+                database.executemany("INSERT OR IGNORE INTO sealed VALUES (?, ?)", sealed.items())
 
     def _entry(self, row: Row) -> bytes:
         return entry_of(row.set_key, row.token, self._numbers[row.type_name])
@@ -177,6 +182,19 @@ class DiskLog:
             return b"".join(entry for (entry,) in rows)
 
         return np.frombuffer(self._read(step, found), JOIN)
+
+    def sealed(self, step: int, first: bytes, end: bytes | None) -> dict[bytes, bytes]:
+        """The sealed values of the sets from the key ``first`` up to ``end``, which is not included, by set key."""
+
+        def found(database: sqlite3.Connection) -> dict[bytes, bytes]:
+            if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'sealed'").fetchone() is None:
+                return {}
+            rows = database.execute(
+                "SELECT set_key, value FROM sealed WHERE set_key >= ?1 AND (?2 IS NULL OR set_key < ?2)", (first, end)
+            )
+            return dict(rows)
+
+        return self._read(step, found) if self._path(step).exists() else {}
 
     def _read(self, step: int, wanted: "Callable[[sqlite3.Connection], Read]") -> "Read":
         database = connect(self._path(step))

@@ -1,0 +1,137 @@
+"""``kanon listed``: the values of a listed type that the crowd shares, now or since a day."""
+
+import csv
+import io
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kanon.cli.errors import CommandError, one_line
+from kanon.cli.screen import cell, new_table, plain, screen, show_json
+from kanon.cli.stacks import LOCAL
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+Row = dict[str, Any]
+
+
+class Format(StrEnum):
+    """How values are printed."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+    PARQUET = "parquet"
+
+
+def listed(
+    type_name: Annotated[str, typer.Argument(metavar="TYPE", help="A listed type.", show_default=False)],
+    url: Annotated[str | None, typer.Option(help=f"Address of the service, by default {LOCAL}.")] = None,
+    key: Annotated[
+        str | None, typer.Option(envvar="KANON_API_KEY", help="API key or token; better in the environment.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Read the history in this directory of `kanon serve --data`.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="DAY", help="With --data: every value listed since this day (2026-07-31).")
+    ] = None,
+    form: Annotated[Format, typer.Option("--format", help="How to print them.")] = Format.TABLE,
+) -> None:
+    """Print the values that the crowd shares. With --since, all that were listed since a day, with first and last step.
+
+    In CSV, a value that a program for tables would execute has an apostrophe before it.
+
+    Example: kanon listed terms --format csv
+    """
+    if data is None and since is not None:
+        raise typer.BadParameter("the history is in the directory of the service: name it with --data")
+    if data is not None and url is not None:
+        raise typer.BadParameter("give --data or --url, not both")
+    if form is Format.PARQUET and sys.stdout.isatty():
+        raise typer.BadParameter("Parquet is for a file or a pipe: add > values.parquet", param_hint="--format")
+    rows = _now(type_name, url or LOCAL, key) if data is None else _history(type_name, data, since)
+    _show(rows, ("value", "since") if since is None else ("value", "first", "last"), form)
+
+
+def _now(type_name: str, url: str, key: str | None) -> list[Row]:
+    from kanon.client import ApiError, Bearer, Client
+
+    with one_line(ApiError, ValueError), Client(url, auth=None if key is None else Bearer(key)) as client:
+        found = client.released(type_name)
+    if found.step is None:
+        typer.echo("No list has been published yet.", err=True)
+    return [each._asdict() for each in sorted(found.values)]
+
+
+def _history(type_name: str, data: Path, since: str | None) -> list[Row]:
+    """The rows of the newest list of the history, or of all lists since a day."""
+    from kanon.errors import ConfigurationError
+    from kanon.serving.directory import existing
+    from kanon.serving.lists import history_of
+
+    with one_line(ConfigurationError):
+        folder = history_of(existing(data), type_name)
+    if not folder.is_dir():
+        known = ", ".join(sorted(each.name for each in folder.parent.glob("*"))) or "none"
+        raise CommandError(f"{data} has no lists of type {type_name!r}: types with lists: {known}")
+    from pyarrow import compute, dataset
+
+    lists = dataset.dataset(folder, partitioning="hive", exclude_invalid_files=False)
+    if since is not None:
+        found = lists.to_table(filter=compute.field("date") >= _day(since))
+        grouped = found.group_by("value").aggregate([("step", "min"), ("step", "max")]).sort_by("value")
+        return list(grouped.rename_columns({"step_min": "first", "step_max": "last"}).to_pylist())
+    newest = max(int(each.name.partition("=")[2]) for each in folder.glob("date=*/step=*"))
+    table = lists.to_table(["value", "since"], filter=compute.field("step") == newest)
+    return list(table.to_pylist())
+
+
+def _day(text: str) -> str:
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).strftime("%Y-%m-%d")
+    except ValueError:
+        raise typer.BadParameter("give a day as 2026-07-31", param_hint="--since") from None
+
+
+def _show(rows: list[Row], columns: Sequence[str], form: Format) -> None:
+    match form:
+        case Format.JSON:
+            show_json(rows)
+        case Format.CSV:
+            if sys.stdout.isatty():
+                rows = [{**row, "value": plain(row["value"])} for row in rows]
+            typer.echo(_as_csv(rows, columns), nl=False)
+        case Format.PARQUET:
+            _write_parquet(rows, columns)
+        case Format.TABLE:
+            table = new_table(*columns, numbers=columns[1:])
+            for row in rows:
+                table.add_row(*(cell(str(row[column])) for column in columns))
+            screen().print(table)
+            typer.echo(f"{len(rows):,} values", err=True)
+
+
+def _as_csv(rows: list[Row], columns: Sequence[str]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(columns)
+    for row in rows:
+        value = row["value"]
+        writer.writerow([f"'{value}" if value.startswith(FORMULA) else value, *(row[name] for name in columns[1:])])
+    return text.getvalue()
+
+
+def _write_parquet(rows: list[Row], columns: Sequence[str]) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    kinds = [pa.string(), *(pa.int64() for _ in columns[1:])]
+    table = pa.Table.from_pylist(rows, schema=pa.schema(list(zip(columns, kinds, strict=True))))
+    buffer = pa.BufferOutputStream()
+    parquet.write_table(table, buffer, compression="zstd")
+    sys.stdout.buffer.write(buffer.getvalue().to_pybytes())

@@ -1,0 +1,313 @@
+"""Lists of the values that the crowd shares: published at each tick, kept as history, and read.
+
+A list is post-processing of answers that are released anyway: the values of a listed type whose status is true at the
+visible step. The lister opens each sealed value once. It publishes a list in one transaction, and does nothing for a
+step that has one. So a repeated run changes nothing, and readers see a whole list or the one before.
+
+``lists.db`` holds the last lists, and the values that were opened. All of it can be made again from the control file.
+The history is a folder of Parquet files, ``lists/<type>/date=<day>/step=<step>/values.parquet``.
+"""
+
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from kanon.created import flush
+from kanon.disk import Database, transaction
+from kanon.errors import ConfigurationError
+from kanon.gate.mechanism.above_threshold import is_above
+from kanon.gate.mechanism.searches import Searches
+from kanon.gate.publishing import clock_step, next_tick, tick_of
+from kanon.gate.ranges import ListStep, bits_for, encode, first_of, most_hashes, number_of
+from kanon.gate.storage.disk.control import SLOT
+from kanon.gate.types import Type
+from kanon.serving.directory import LIST_KEY, Directory, list_key
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+NAME, FOLDER = "lists.db", "lists"
+KEPT = 2
+"""The lists of a type that can be read: whoever has read a part of one can read the rest after the next tick."""
+MOST_VALUES = 1000
+"""Values of one page."""
+ROWS_A_GROUP = 20_000
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS opened (set_key BLOB PRIMARY KEY, value TEXT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS lists (
+    type TEXT, step INTEGER, bits INTEGER NOT NULL, count INTEGER NOT NULL, PRIMARY KEY (type, step)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS entries (
+    type TEXT, step INTEGER, digest BLOB, value TEXT NOT NULL, since INTEGER NOT NULL,
+    PRIMARY KEY (type, step, digest)) WITHOUT ROWID;
+"""
+
+
+class Found(NamedTuple):
+    """A list that can be read: its step, the bits of its range files, and the number of its values."""
+
+    step: int
+    bits: int
+    values: int
+
+
+class Listed(NamedTuple):
+    """A value of a list, and the step since which it is true."""
+
+    value: str
+    since: int
+
+
+def true_since(searches: Searches, crossings: Sequence[int], step: int) -> int | None:
+    """The first step of the run of true answers that includes ``step``; None if the answer there is false.
+
+    Only two crossings are kept: of a longer run it is the first step that they show.
+    """
+    seen = [at for at in crossings if at <= step]
+    if not is_above(searches, seen, step, step):
+        return None
+    renewed = len(seen) > 1 and searches.last_true(seen[0]) >= seen[-1] - 1
+    return seen[0] if renewed else seen[-1]
+
+
+class ListsFile(Database):
+    """The last lists of a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory / NAME, SCHEMA)
+
+    def newest(self, type_name: str) -> Found | None:
+        """The newest list of a type."""
+        return self.of_step(type_name, None)
+
+    def of_step(self, type_name: str, step: int | None) -> Found | None:
+        """The list of a step; None for the newest one."""
+        row = self.database.execute(
+            "SELECT step, bits, count FROM lists WHERE type = ?1 AND (?2 IS NULL OR step = ?2)"
+            " ORDER BY step DESC LIMIT 1",
+            (type_name, step),
+        ).fetchone()
+        return None if row is None else Found(*row)
+
+    def page(self, type_name: str, step: int, after: bytes, most: int) -> list[tuple[bytes, Listed]]:
+        """Values behind the hash ``after`` with their hashes, in the order of hashes."""
+        rows = self.database.execute(
+            "SELECT digest, value, since FROM entries WHERE type = ? AND step = ? AND digest > ?"
+            " ORDER BY digest LIMIT ?",
+            (type_name, step, after, most),
+        )
+        return [(bytes(digest), Listed(value, since)) for digest, value, since in rows]
+
+    def digests(self, type_name: str, step: int, first: bytes, end: bytes | None) -> list[bytes]:
+        """The hashes from ``first`` up to ``end``, which is not included, sorted."""
+        rows = self.database.execute(
+            "SELECT digest FROM entries WHERE type = ?1 AND step = ?2 AND digest >= ?3 AND (?4 IS NULL OR digest < ?4)"
+            " ORDER BY digest",
+            (type_name, step, first, end),
+        )
+        return [bytes(digest) for (digest,) in rows]
+
+    def range_file(self, of: ListStep, found: Found, name: str) -> bytes | None:
+        """A range file; None if the list has none of this name."""
+        number = number_of(name, found.bits)
+        if number is None:
+            return None
+        end = first_of(number + 1, found.bits) if number + 1 < 1 << found.bits else None
+        return encode(of, found.bits, self.digests(of.type_name, found.step, first_of(number, found.bits), end))
+
+
+@dataclass
+class Lister:
+    """Publishes the lists of a directory.
+
+    Attributes:
+        directory: the deployment.
+        review: a value is listed so many steps after it turned true, so that somebody can suppress it before.
+        days: how long the history is kept.
+        unopened: the number of values that could not be opened at the last run.
+    """
+
+    directory: Directory
+    review: int = 0
+    days: int = 90
+    unopened: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.file = ListsFile(self.directory.path)
+        for type_ in self.types:
+            if not 0 <= self.review <= type_.parameters.window:
+                raise ConfigurationError(
+                    f"type {type_.name!r}: a review of {self.review} steps must not be longer than its window of"
+                    f" {type_.parameters.window} steps"
+                )
+
+    @cached_property
+    def _key(self) -> "X25519PrivateKey":
+        return list_key(self.directory.path / "secrets" / LIST_KEY)
+
+    @property
+    def types(self) -> list[Type]:
+        """The listed types."""
+        return [type_ for type_ in self.directory.types.values() if type_.listed]
+
+    def visible(self, now: float) -> int | None:
+        """The step of the answers at ``now``."""
+        _, horizons = self.directory.control.read((), (SLOT,))
+        through = horizons[SLOT].at(now) if SLOT in horizons else None
+        settings = self.directory.settings
+        return None if through is None else min(through, clock_step(now, settings.period, settings.publish_delay))
+
+    def next_update(self, step: int) -> int:
+        """The tick of the step after ``step`` (Unix s)."""
+        return tick_of(step + 1, self.directory.settings.period, self.directory.settings.publish_delay)
+
+    def next_tick(self, now: float) -> int:
+        """The first tick after ``now`` (Unix s)."""
+        return next_tick(now, self.directory.settings.period, self.directory.settings.publish_delay)
+
+    def behind(self, now: float) -> int:
+        """By how many steps the oldest list is behind the answers; each type must have one."""
+        step = self.visible(now)
+        if step is None:
+            return 0
+        newest = [self.file.newest(type_.name) for type_ in self.types]
+        return max((step - found.step if found else step + 1 for found in newest), default=0)
+
+    def publish(self, now: float) -> int:
+        """Publish the list of each type at ``now``. Returns the number of lists that are new.
+
+        Raises:
+            ConfigurationError: the key of the lister is missing.
+            OSError, sqlite3.Error: the disk is full, for example. The next run continues.
+        """
+        control = self.directory.control.database
+        control.execute("BEGIN")  # horizon and statuses of one moment
+        try:
+            step = self.visible(now)
+            self.unopened = 0
+            done = 0 if step is None else sum(self._publish(type_, step) for type_ in self.types)
+        finally:
+            control.execute("ROLLBACK")
+        self._keep(now)
+        return done
+
+    def _publish(self, type_: Type, step: int) -> bool:
+        """Publish the list of a type at a step, unless there is one of this step or a later one."""
+        newest = self.file.newest(type_.name)
+        if newest is not None and newest.step >= step:
+            return False
+        database = self.file.database
+        with transaction(database):
+            database.execute("DELETE FROM entries WHERE type = ? AND step = ?", (type_.name, step))
+            rows = ((type_.name, step, sha, value, since) for sha, value, since in self._true(type_, step))
+            database.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", rows)
+            digests = self.file.digests(type_.name, step, b"", None)
+            write_history(self._place(type_.name, step), self._by_value(type_.name, step))
+            bits = bits_for(digests, most_hashes(type_.name))
+            database.execute("INSERT INTO lists VALUES (?, ?, ?, ?)", (type_.name, step, bits, len(digests)))
+            self._forget(type_.name)
+        return True
+
+    def _true(self, type_: Type, step: int) -> Iterator[tuple[bytes, str, int]]:
+        """SHA-256, text and first true step of each value to list."""
+        number = self.directory.segments.numbers[type_.name]
+        for key, crossings, sealed in self.directory.control.listed(number):
+            since = true_since(Searches.of(type_.parameters, key), crossings, step)
+            if since is not None and since <= step - self.review and (value := self._opened(key, sealed)) is not None:
+                yield sha256(value.encode()).digest(), value, since
+
+    def _opened(self, key: bytes, sealed: bytes) -> str | None:
+        """The value of a set, which is opened once; None if it cannot be."""
+        known = self.file.database.execute("SELECT value FROM opened WHERE set_key = ?", (key,)).fetchone()
+        if known is not None:
+            return str(known[0])
+        from kanon.gate.sealing import UnopenedValueError, opened
+
+        try:
+            value = opened(sealed, self._key, key).decode()
+        except (UnopenedValueError, UnicodeDecodeError):
+            self.unopened += 1
+            return None
+        self.file.database.execute("INSERT INTO opened VALUES (?, ?)", (key, value))
+        return value
+
+    def _by_value(self, type_name: str, step: int) -> Iterator[Listed]:
+        rows = self.file.database.execute(
+            "SELECT value, since FROM entries WHERE type = ? AND step = ? ORDER BY value", (type_name, step)
+        )
+        return (Listed(*row) for row in rows)
+
+    def _forget(self, type_name: str) -> None:
+        """Forget all lists of a type but the last ones, and opened values that no list can show any more."""
+        database = self.file.database
+        steps = database.execute("SELECT step FROM lists WHERE type = ? ORDER BY step DESC", (type_name,)).fetchall()
+        for (old,) in steps[KEPT:]:
+            database.execute("DELETE FROM entries WHERE type = ? AND step = ?", (type_name, old))
+            database.execute("DELETE FROM lists WHERE type = ? AND step = ?", (type_name, old))
+
+    def _place(self, type_name: str, step: int) -> Path:
+        return history_of(self.directory.path, type_name) / place_of_step(step, self.directory.settings.period)
+
+    def _keep(self, now: float) -> None:
+        """Delete what is older than the history is kept, and values of sets whose statuses are gone."""
+        oldest = _day(now - self.days * 86_400)
+        for folder in (self.directory.path / FOLDER).glob("*/date=*"):
+            if folder.name.removeprefix("date=") < oldest:
+                shutil.rmtree(folder)
+        database = self.file.database
+        database.execute("ATTACH DATABASE ? AS control", (str(self.directory.control.path),))
+        try:
+            database.execute("DELETE FROM opened WHERE set_key NOT IN (SELECT set_key FROM control.sealed)")
+        finally:
+            database.execute("DETACH DATABASE control")
+
+
+# History
+
+
+def history_of(directory: Path, type_name: str) -> Path:
+    """The folder with the history of a type."""
+    return directory / FOLDER / type_name
+
+
+def place_of_step(step: int, period: int) -> Path:
+    """Where the list of a step lies in the history of its type, as engines that read partitioned files expect it."""
+    return Path(f"date={_day(step * period)}") / f"step={step}" / "values.parquet"
+
+
+def _day(unix: float) -> str:
+    return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%d")
+
+
+def write_history(file: Path, values: Iterable[Listed]) -> None:
+    """Write the list of a step; whole, or not at all. One that exists is replaced."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    beside = file.with_name(".part")  # one process lists; what a killed one left is written again
+    schema = pa.schema([("value", pa.string()), ("since", pa.int64())])
+    try:
+        with parquet.ParquetWriter(beside, schema, compression="zstd") as writer:
+            for some in _groups(values):
+                writer.write_batch(pa.record_batch([[v for v, _ in some], [s for _, s in some]], schema=schema))
+        flush(beside)
+        beside.replace(file)
+    finally:
+        beside.unlink(missing_ok=True)
+    flush(file.parent)
+
+
+def _groups(values: Iterable[Listed]) -> Iterator[list[Listed]]:
+    some: list[Listed] = []
+    for each in values:
+        some.append(each)
+        if len(some) == ROWS_A_GROUP:
+            yield some
+            some = []
+    if some:
+        yield some

@@ -1,0 +1,367 @@
+"""A list is what queries answer at its step, value by value, whatever happens before it is published."""
+
+import random
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import parquet
+
+import kanon.disk
+from kanon.errors import ConfigurationError, FingerprintMismatchError
+from kanon.gate import deciding, sealing
+from kanon.gate.joining import Join
+from kanon.gate.mechanism.parameters import CrossingRestart, Parameters
+from kanon.gate.mechanism.searches import Searches
+from kanon.gate.names import set_key
+from kanon.gate.parts import decode
+from kanon.gate.publishing import clock_step
+from kanon.gate.storage.disk.control import ControlFile
+from kanon.noise.laws import two_sided
+from kanon.serving import lists
+from kanon.serving.directory import LIST_KEY, Directory, new_generation, retire
+from kanon.serving.lists import Found, Lister, history_of, true_since
+from kanon.serving.replaying import replay
+from kanon.serving.unlisting import unlist
+from tests.integration.serving.listing import (
+    FIRST,
+    LISTED,
+    PERIOD,
+    TYPES,
+    VALUES,
+    answers,
+    closed,
+    join,
+    opened,
+    set_of,
+    values,
+    visible,
+)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts are split, joins are read in ranges, and history is written in groups, although there are few."""
+    monkeypatch.setattr(kanon.disk, "SYNCHRONOUS", "OFF")
+    monkeypatch.setattr(deciding, "MOST_PART_BYTES", 3000)
+    monkeypatch.setattr(deciding, "MOST_JOINS_A_RANGE", 2)
+    monkeypatch.setattr(lists, "ROWS_A_GROUP", 2)
+
+
+def key_of(directory: Directory, name: str, value: str) -> bytes:
+    return set_key(directory.joining.pepper, name, set_of(value))
+
+
+class Compared:
+    """Where lists differ from answers, and how many values they had."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.found, self.true, self.unopened = path, list[str](), 0, 0
+        self.open(FIRST * PERIOD)
+
+    def open(self, now: float) -> None:
+        self.directory = opened(self.path, now)
+        self.lister = Lister(self.directory)
+
+    def compare(self, now: float) -> None:
+        """Publish at ``now``, and compare each list with what queries answer then."""
+        self.lister.publish(now)
+        self.unopened += self.lister.unopened
+        clock = clock_step(now, PERIOD, self.directory.settings.publish_delay)
+        for name in LISTED:
+            newest, (step, true) = self.lister.file.newest(name), answers(self.directory, name, now)
+            if (newest and newest.step) != step:
+                self.found.append(f"{step} {name}: the list is of step {newest and newest.step}")
+            elif newest and (step == clock or name != "grid"):  # an answer on a grid is for the step of the clock
+                if values(self.lister, name) != true:
+                    self.found.append(f"{step} {name}: the values are others")
+                self.true += newest.values
+
+
+def compared(path: Path, steps: range) -> Compared:
+    """A time with suppressions, restarts of the service, runs before the tick and late evaluation."""
+    rng, run, last = random.Random(5), Compared(path), FIRST
+    for step in steps:
+        join(run.directory, step)
+        if rng.random() < 0.15:
+            run.directory.close()
+            run.open(closed(step))
+        if rng.random() < 0.8 or step - last > 2:
+            run.directory.evaluate(closed(step))
+            run.directory.segments.keep(closed(step))
+            last = step
+        run.compare(closed(step))
+        control = run.directory.control
+        if rng.random() < 0.3 and last == step:  # it counts from the next list on
+            control.suppress(key_of(run.directory, rng.choice(LISTED), rng.choice(VALUES)))
+            control.show(key_of(run.directory, rng.choice(LISTED), rng.choice(VALUES)), 2**40)
+        run.compare(visible(run.directory, step))
+    run.directory.close()
+    return run
+
+
+def test_every_list_is_what_queries_answer_at_its_step(tmp_path: Path) -> None:
+    run = compared(tmp_path / "d", range(FIRST, FIRST + 80))
+    assert run.found == []
+    assert run.unopened == 0
+    assert run.true > 200
+
+
+def _below(control: ControlFile, number: int) -> Any:
+    """Every set that has a sealed value, as if it had just crossed."""
+    for key, value in control.database.execute("SELECT set_key, value FROM sealed WHERE type = ?", (number,)):
+        yield bytes(key), (FIRST + 10_000_000,), bytes(value)
+
+
+def _suppressed(control: ControlFile, number: int) -> Any:
+    rows = control.database.execute(
+        "SELECT set_key, earlier, newest, value FROM statuses JOIN sealed USING (set_key)"
+        " WHERE type = ? AND newest IS NOT NULL",
+        (number,),
+    )
+    for key, earlier, newest, value in rows:
+        yield bytes(key), (newest,) if earlier is None else (earlier, newest), bytes(value)
+
+
+LISTED_ROWS = ControlFile.listed
+
+
+def _carried(control: ControlFile, number: int) -> Any:
+    rows = list(LISTED_ROWS(control, number))
+    sealed = [value for _, _, value in rows]
+    for (key, crossings, _), value in zip(rows, [*sealed[1:], *sealed[:1]], strict=True):
+        yield key, crossings, value
+
+
+def _older(control: ControlFile, number: int) -> Any:
+    for key, crossings, value in LISTED_ROWS(control, number):
+        yield key, crossings[:1], value
+
+
+PLANTED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "a suppressed value": lambda patch: patch.setattr(ControlFile, "listed", _suppressed),
+    "a value carried from another set": lambda patch: patch.setattr(ControlFile, "listed", _carried),
+    "an older crossing": lambda patch: patch.setattr(ControlFile, "listed", _older),
+    "a value of a set below the threshold": lambda patch: (
+        patch.setattr(ControlFile, "listed", _below),
+        patch.setattr(lists, "true_since", lambda *_: FIRST),
+    )[0],
+    "the step that is evaluated and not visible": lambda patch: patch.setattr(
+        Lister, "visible", lambda self, _: self.directory.control.evaluated_through()
+    ),
+    "the step of the clock": lambda patch: patch.setattr(
+        Lister, "visible", lambda self, now: int(now - self.directory.settings.publish_delay) // PERIOD - 1
+    ),
+    "a list that is never replaced": lambda patch: patch.setattr(
+        Lister, "_publish", lambda self, type_, step: bool(self.file.newest(type_.name)) or _publish(self, type_, step)
+    ),
+    "the sealed values of one step only": lambda patch: patch.setattr(
+        deciding.Part, "with_sealed", lambda self, _: self
+    ),
+}
+_publish = Lister._publish
+
+
+@pytest.mark.parametrize("mistake", PLANTED)
+def test_a_planted_mistake_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
+    PLANTED[mistake](monkeypatch)
+    assert compared(tmp_path / "d", range(FIRST, FIRST + 40)).found
+
+
+def at(directory: Directory, step: int) -> Lister:
+    """The directory with the joins of some steps, all evaluated, and its lists."""
+    for each in range(FIRST, step + 1):
+        join(directory, each)
+        directory.evaluate(closed(each))
+    lister = Lister(directory)
+    lister.publish(visible(directory, step))
+    return lister
+
+
+def test_since_is_the_first_step_of_the_run_of_true_answers_that_two_crossings_show() -> None:
+    laws = (two_sided(Fraction(3, 4), 1), two_sided(Fraction(3, 4), 1))
+    crossing = Searches(Parameters(4, 5, PERIOD, *laws, restart=CrossingRestart(5, 40)), 0)
+    grid = Searches(Parameters(4, 6, PERIOD, *laws), 0)
+    kept = [(), (21,), (15,), (16,), (11, 16), (10, 16), (16, 21)]
+    assert [true_since(crossing, each, 20) for each in kept] == [None, None, None, 16, 11, 16, 16]
+    kept = [(17,), (19,), (17, 18), (16, 19), (11, 19)]  # an instance has the steps 18 to 23
+    assert [true_since(grid, each, 20) for each in kept] == [None, 19, 17, 19, 19]
+
+
+def test_a_value_is_listed_only_after_its_review(tmp_path: Path) -> None:
+    with opened(tmp_path / "d", FIRST * PERIOD) as directory:
+        at(directory, FIRST + 20)
+        now = visible(directory, FIRST + 20)
+        (tmp_path / "d" / lists.NAME).unlink()
+        lister = Lister(directory, review=2)
+        lister.publish(now)
+        rows = [row for name in LISTED for row in lister.file.page(name, FIRST + 20, b"", 1000)]
+        assert rows
+        assert all(listed.since <= FIRST + 18 for _, listed in rows)
+        assert any(answers(directory, name, now)[1] - values(lister, name) for name in LISTED)
+        with pytest.raises(ConfigurationError, match="not be longer than its window of 6 steps"):
+            Lister(directory, review=7)
+
+
+def test_a_repeated_run_and_another_one_write_the_same_bytes(tmp_path: Path) -> None:
+    with opened(tmp_path / "d", FIRST * PERIOD) as directory:
+        lister = at(directory, FIRST + 20)
+        now = visible(directory, FIRST + 20)
+        file = history_of(directory.path, "grid") / lists.place_of_step(FIRST + 20, PERIOD)
+        before, rows = file.read_bytes(), lister.file.page("grid", FIRST + 20, b"", 1000)
+        assert lister.publish(now) == 0
+        lister.file.close()
+        (tmp_path / "d" / lists.NAME).unlink()
+        again = Lister(directory)
+        assert again.publish(now) == len(LISTED)
+        assert file.read_bytes() == before
+        assert again.file.page("grid", FIRST + 20, b"", 1000) == rows
+
+
+def test_each_value_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opens: list[bytes] = []
+    original = sealing.opened
+
+    def opened_once(sealed: bytes, key: Any, name: bytes) -> bytes:
+        opens.append(name)
+        return original(sealed, key, name)
+
+    monkeypatch.setattr(sealing, "opened", opened_once)
+    with opened(tmp_path / "d", FIRST * PERIOD) as directory:
+        lister = Lister(directory)
+        for step in range(FIRST, FIRST + 25):
+            join(directory, step)
+            directory.evaluate(closed(step))
+            lister.publish(visible(directory, step))
+        assert len(opens) == len(set(opens)) > len(VALUES)
+
+
+def test_a_value_that_does_not_open_is_counted_and_stops_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path / "d", FIRST * PERIOD) as directory:
+        at(directory, FIRST + 20)
+        key = key_of(directory, "grid", min(answers(directory, "grid", visible(directory, FIRST + 20))[1]))
+        directory.control.database.execute("UPDATE sealed SET value = x'00' WHERE set_key = ?", (key,))
+        (tmp_path / "d" / lists.NAME).unlink()
+        lister = Lister(directory)
+        assert lister.publish(visible(directory, FIRST + 20)) == len(LISTED)
+        assert lister.unopened == 1
+        assert len(values(lister, "grid")) == len(answers(directory, "grid", visible(directory, FIRST + 20))[1]) - 1
+
+
+def test_nothing_but_the_list_holds_a_value_in_clear(tmp_path: Path) -> None:
+    texts = [value.encode() for value in VALUES if len(value) > 3]
+    with opened(tmp_path / "d", FIRST * PERIOD) as directory:
+        for step in range(FIRST, FIRST + 20):
+            join(directory, step)
+            directory.evaluate(closed(step))
+        stored = b"".join(path.read_bytes() for path in (tmp_path / "d").rglob("*") if path.is_file())
+        assert not [text for text in texts if text in stored]
+        lister = Lister(directory)
+        lister.publish(visible(directory, FIRST + 19))
+        assert values(lister, "grid")
+
+
+def test_types_that_are_not_listed_have_no_sealed_value_and_parts_of_format_1(tmp_path: Path) -> None:
+    types = {name: {**type_, "listed": False} for name, type_ in TYPES.items()}
+    with opened(tmp_path / "d", FIRST * PERIOD, types) as directory:
+        for step in range(FIRST, FIRST + 5):
+            directory.joining.join_all(
+                [Join("plain", set_of(value), "client", b"%d" % n) for value in VALUES for n in range(9)], step * PERIOD
+            )
+            directory.evaluate(closed(step))
+            assert directory.log.sealed(step, bytes(32), None) == {}
+        parts = [part.read_bytes() for part in (tmp_path / "d" / "parts").glob("*.part")]
+        assert parts
+        assert all(part[8:12] == b"\0\0\0\1" and decode(part).sealed is None for part in parts)
+        assert not (tmp_path / "d" / "secrets" / LIST_KEY).exists()
+        assert directory.control.database.execute("SELECT COUNT(*) FROM sealed").fetchone() == (0,)
+
+
+def test_replay_makes_the_same_parts_with_their_sealed_values(tmp_path: Path) -> None:
+    with opened(tmp_path / "d", FIRST * PERIOD) as directory:
+        at(directory, FIRST + 20)
+        found = replay(directory, None, closed(FIRST + 20))
+        assert found.differences == ()
+        assert found.parts > 2
+
+
+def test_a_lost_key_of_the_lister_is_refused_and_not_made_again(tmp_path: Path) -> None:
+    opened(tmp_path / "d", FIRST * PERIOD).close()
+    key = tmp_path / "d" / "secrets" / LIST_KEY
+    saved = key.read_text()
+    key.unlink()
+    with pytest.raises(ConfigurationError, match="put it back from a backup"):
+        opened(tmp_path / "d", FIRST * PERIOD)
+    key.write_text("ab" * 32)
+    with pytest.raises(FingerprintMismatchError, match="list-key differs"):
+        opened(tmp_path / "d", FIRST * PERIOD)
+    key.write_text(saved)
+    opened(tmp_path / "d", FIRST * PERIOD).close()
+
+
+def test_a_type_cannot_become_listed_or_stop_to_be(tmp_path: Path) -> None:
+    opened(tmp_path / "d", FIRST * PERIOD).close()
+    for name, listed in (("plain", True), ("grid", False)):
+        with pytest.raises(FingerprintMismatchError, match=f"type {name}"):
+            opened(tmp_path / "d", FIRST * PERIOD, {**TYPES, name: {**TYPES[name], "listed": listed}})
+
+
+def test_an_unlisted_value_leaves_lists_and_history_and_never_comes_back(tmp_path: Path) -> None:
+    with opened(tmp_path / "d", FIRST * PERIOD) as directory:
+        lister = Lister(directory)
+        for step in range(FIRST, FIRST + 12):
+            join(directory, step)
+            directory.evaluate(closed(step))
+            lister.publish(visible(directory, step))
+        value = min(values(lister, "grid"))
+        assert unlist(directory, "grid", value) > 0
+        assert value not in values(lister, "grid")
+        for step in range(FIRST + 12, FIRST + 24):
+            join(directory, step)
+            directory.evaluate(closed(step))
+            lister.publish(visible(directory, step))
+        (tmp_path / "d" / lists.NAME).unlink()
+        Lister(directory).publish(visible(directory, FIRST + 23))
+        for file in history_of(directory.path, "grid").rglob("values.parquet"):
+            assert value not in parquet.read_table(file, partitioning=None)["value"].to_pylist()
+        assert unlist(directory, "grid", value) == 0
+        assert any(value in answers(directory, "grid", visible(directory, FIRST + 23))[1] for value in VALUES)
+        for name in ("plain", "absent"):
+            with pytest.raises(ConfigurationError, match="listed types: grid, crossing"):
+                unlist(directory, name, value)
+
+
+def test_history_is_kept_for_its_days(tmp_path: Path) -> None:
+    with opened(tmp_path / "d", FIRST * PERIOD) as directory:
+        lister = at(directory, FIRST + 5)
+        lister.days = 2
+        now = visible(directory, FIRST + 5)
+        folder = history_of(directory.path, "grid")
+        assert len(list(folder.glob("date=*"))) == 1
+        lister.publish(now + 86_400)
+        assert len(list(folder.glob("date=*"))) == 1
+        lister.publish(now + 4 * 86_400)
+        assert not list(folder.glob("date=*"))
+
+
+def test_lists_go_on_after_a_new_generation_and_without_a_retired_type(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    with opened(path, FIRST * PERIOD) as directory:
+        at(directory, FIRST + 20)
+    new_generation(path)
+    with opened(path, closed(FIRST + 20)) as directory:
+        join(directory, FIRST + 21)
+        directory.evaluate(closed(FIRST + 21))
+        lister = Lister(directory)
+        now = visible(directory, FIRST + 21)
+        lister.publish(now)
+        assert {name: values(lister, name) for name in LISTED} == {n: answers(directory, n, now)[1] for n in LISTED}
+    retire(path, "grid")
+    left = {name: type_ for name, type_ in TYPES.items() if name != "grid"}
+    with opened(path, closed(FIRST + 21), left) as directory:
+        directory.evaluate(closed(FIRST + 22))
+        lister = Lister(directory)
+        assert lister.publish(visible(directory, FIRST + 22)) == 1
+        assert lister.file.newest("crossing") == Found(FIRST + 22, 0, len(values(lister, "crossing")))
