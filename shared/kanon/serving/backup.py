@@ -7,6 +7,8 @@ copy begins again. The control file gets its name last, so an unfinished copy is
 Of reports it has budgets, jobs, domains and summaries, and the parts of summaries that are not published yet. It has no
 private key and no report: a copy may lack what was spent after it was made, so it must not open them.
 
+Of lists it has the history, and the values that were taken out of lists.
+
 A copy has no right to the noise of the original. It is refused until ``kanon operate new-generation`` gives it its own.
 """
 
@@ -25,7 +27,7 @@ from kanon.gate.storage.disk.control import NAME, ControlFile
 from kanon.gate.storage.disk.log import SUFFIX
 from kanon.gate.storage.protocols import Manifest
 from kanon.reports.storage import disk as reports
-from kanon.serving import arrivals
+from kanon.serving import arrivals, lists
 from kanon.serving.directory import PLACE, existing
 
 ATTEMPTS = 5
@@ -76,6 +78,7 @@ def _copy(source: Path, to: Path) -> Manifest:
         if not file.name.startswith((reports.KeyFiles.PREFIX, ".")):  # a dot: it is being written
             shutil.copyfile(file, to / "secrets" / file.name)
             (to / "secrets" / file.name).chmod(0o600)
+    _link_history(source, to)
     if (source / reports.NAME).exists():
         _copy_reports(source, to)
     with closing(ControlFile(source)) as control:
@@ -85,6 +88,14 @@ def _copy(source: Path, to: Path) -> Manifest:
     (to / UNFINISHED).rename(to / NAME)
     flush(to)
     return manifest
+
+
+def _link_history(source: Path, to: Path) -> None:
+    """The history of lists: files that nobody changes. The lists themselves are made again from the control file."""
+    for file in sorted((source / lists.FOLDER).glob("*/*/*/*.parquet")):
+        place = to / file.relative_to(source)
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _link(file, place)
 
 
 def _copy_reports(source: Path, to: Path) -> None:
@@ -134,7 +145,7 @@ class _Named(ControlFile):
 
 
 def _link(source: Path, to: Path) -> None:
-    """Give a part, which nobody changes, another name; on another file system it is copied."""
+    """Give a file, which nobody changes, another name; on another file system it is copied."""
     try:
         os.link(source, to)
     except FileNotFoundError as error:

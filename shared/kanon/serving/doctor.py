@@ -23,6 +23,7 @@ from kanon.gate.storage.disk.control import NAME, ControlFile
 from kanon.gate.storage.protocols import Manifest, Piece
 from kanon.reports.storage import disk as reports
 from kanon.reports.storage.report_jobs import STUCK
+from kanon.serving import lists
 from kanon.serving.api_keys import ApiKeys
 from kanon.serving.directory import FIRST_STEP, PLACE, REPORTS, place_of, stored_settings
 
@@ -54,6 +55,10 @@ class ReadOnlyReports(ReadOnly, reports.ReportsFile):
     """The file of reports of a directory that this process must not change."""
 
 
+class ReadOnlyLists(ReadOnly, lists.ListsFile):
+    """The lists of a directory that this process must not change."""
+
+
 def examine_directory(path: Path, now: float) -> list[Finding]:
     """The findings about a directory at ``now``.
 
@@ -79,6 +84,9 @@ def _findings(path: Path, control: ControlFile, now: float) -> Iterator[Finding]
     yield _old_joins(path, control, schedule, now)
     yield _keys(control)
     yield _parts(path, control)
+    if (path / lists.NAME).exists():
+        with closing(ReadOnlyLists(path)) as of_lists:
+            yield _lists(of_lists, control, schedule, now)
     if control.text(REPORTS) is not None and (path / reports.NAME).exists():
         with closing(ReadOnlyReports(path)) as file:
             yield _public_keys(file, now)
@@ -177,6 +185,18 @@ def _parts(path: Path, control: ControlFile) -> Finding:
     newest = set(manifests[-1].pieces) & bad
     seen = f"{len(bad)} parts are missing or damaged, {len(newest)} of them in use"
     return Finding("parts", Verdict.FAIL if newest else Verdict.WARN, seen, RESTORE)
+
+
+def _lists(file: lists.ListsFile, control: ControlFile, schedule: Schedule, now: float) -> Finding:
+    """A list follows its tick at once; a late one is as old as it says."""
+    names = [name for name, type_ in stored_settings(control).read_types().items() if type_.listed]
+    newest = [found.step if (found := file.newest(name)) else None for name in names]
+    known = [step for step in newest if step is not None]
+    if len(known) == len(names) and all(schedule.tick_of(step + 2) > now for step in known):
+        return Finding("lists", Verdict.OK, f"{len(known)}, the oldest of step {min(known, default=None)}")
+    seen = f"{len(names) - len(known)} of {len(names)} were never published; the oldest is of step"
+    advice = "start the service, or read its log: it catches up by itself"
+    return Finding("lists", Verdict.WARN, f"{seen} {min(known, default=None)}", advice)
 
 
 def _public_keys(file: reports.ReportsFile, now: float) -> Finding:

@@ -11,6 +11,7 @@ from pyarrow import parquet
 
 import kanon.disk
 from kanon.errors import ConfigurationError, FingerprintMismatchError
+from kanon.findings import Verdict
 from kanon.gate import deciding, sealing
 from kanon.gate.joining import Join
 from kanon.gate.mechanism.parameters import CrossingRestart, Parameters
@@ -21,7 +22,9 @@ from kanon.gate.publishing import clock_step
 from kanon.gate.storage.disk.control import ControlFile
 from kanon.noise.laws import two_sided
 from kanon.serving import lists
+from kanon.serving.backup import backup
 from kanon.serving.directory import LIST_KEY, Directory, new_generation, retire
+from kanon.serving.doctor import examine_directory
 from kanon.serving.lists import Found, Lister, history_of, true_since
 from kanon.serving.replaying import replay
 from kanon.serving.unlisting import unlist
@@ -331,6 +334,38 @@ def test_an_unlisted_value_leaves_lists_and_history_and_never_comes_back(tmp_pat
         for name in ("plain", "absent"):
             with pytest.raises(ConfigurationError, match="listed types: grid, crossing"):
                 unlist(directory, name, value)
+
+
+def test_a_backup_has_the_history_and_what_was_taken_out_and_publishes_the_same_list(tmp_path: Path) -> None:
+    with opened(tmp_path / "d", FIRST * PERIOD) as directory:
+        lister = at(directory, FIRST + 20)
+        value = min(values(lister, "grid"))
+        unlist(directory, "grid", value)
+        expected = {name: values(lister, name) for name in LISTED}
+    backup(tmp_path / "d", tmp_path / "b")
+    for place in history_of(tmp_path / "d", "grid").rglob("*.parquet"):
+        assert (tmp_path / "b" / place.relative_to(tmp_path / "d")).read_bytes() == place.read_bytes()
+    new_generation(tmp_path / "b")
+    with opened(tmp_path / "b", closed(FIRST + 20)) as directory:
+        lister = Lister(directory)
+        lister.publish(visible(directory, FIRST + 20))
+        assert {name: values(lister, name) for name in LISTED} == expected
+        assert value not in expected["grid"]
+
+
+def test_doctor_sees_lists_that_are_late(tmp_path: Path) -> None:
+    def verdict(now: float) -> Verdict:
+        found = examine_directory(tmp_path / "d", now)
+        return next(finding.verdict for finding in found if finding.check == "lists")
+
+    with opened(tmp_path / "d", FIRST * PERIOD) as directory:
+        lister = at(directory, FIRST + 5)
+        now = visible(directory, FIRST + 5)
+        assert verdict(now) is Verdict.OK
+        assert verdict(now + PERIOD) is Verdict.OK
+        assert verdict(now + 2 * PERIOD) is Verdict.WARN
+        lister.file.database.execute("DELETE FROM lists WHERE type = 'grid'")
+        assert verdict(now) is Verdict.WARN
 
 
 def test_history_is_kept_for_its_days(tmp_path: Path) -> None:
