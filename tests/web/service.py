@@ -1,6 +1,7 @@
 """A service for tests in other languages: it prints its address, obeys lines on its input, and ends with it.
 
 ``python -m tests.web.service gate ORIGIN``: the service of one machine, with a clock that only commands move.
+``python -m tests.web.service lists ORIGIN``: the same with the listed type ``searches`` beside the other one.
 ``python -m tests.web.service reports ORIGIN``: the stack with reports. Pages of ORIGIN may call.
 
 Each command is answered by one line of JSON. Of the gate: ``step`` evaluates a step and makes it visible, ``stale``
@@ -17,7 +18,7 @@ import time
 from contextlib import ExitStack
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from kanon.cli.serve_data import Credentials
 from kanon.cors import Cors
@@ -29,6 +30,7 @@ from tests.moto_engine import Moto
 from tests.unit.reports.made import keys16
 
 TYPES = {"terms": {"k": 20, "window": 24, "profile": "crossing"}}
+LISTED = {"searches": {**TYPES["terms"], "listed": True}}
 OPEN = Credentials(Auth.OPEN, Auth.KEY, None, None, None)
 STALE_STEPS = 30
 FIRST_KEY = 900
@@ -38,9 +40,11 @@ FIRST_KEY = 900
 class Gate:
     """The service of one machine."""
 
+    types: ClassVar[dict[str, Any]] = TYPES
+
     def __init__(self, running: ExitStack, origin: str) -> None:
         path = Path(running.enter_context(tempfile.TemporaryDirectory())) / "data"
-        self.served: Machine = running.enter_context(machine(path, OPEN, Cors.of([origin]), TYPES))
+        self.served: Machine = running.enter_context(machine(path, OPEN, Cors.of([origin]), self.types))
         self.url = f"http://127.0.0.1:{self.served.server.port}"
         self.served.evaluate()
 
@@ -61,6 +65,12 @@ class Gate:
     def key(self) -> Any:
         """An API key."""
         return {"key": self.served.key}
+
+
+class Lists(Gate):
+    """The same with a listed type."""
+
+    types = TYPES | LISTED
 
 
 class Reports:
@@ -118,7 +128,7 @@ class Reports:
 def main(kind: str, origin: str) -> None:
     """Serve until the input ends."""
     with ExitStack() as running:
-        service: Any = {"gate": Gate, "reports": Reports}[kind](running, origin)
+        service: Any = {"gate": Gate, "lists": Lists, "reports": Reports}[kind](running, origin)
         print(json.dumps({"url": service.url}), flush=True)
         for line in sys.stdin:
             command, *arguments = line.split()

@@ -1,6 +1,7 @@
 import { Connection, MOST_IN_FLIGHT, pause, unexpected, type Auth, type Call } from "./connection.js";
-import { DroppedError, NoAnswerError, RefusedError, UnknownTypeError, nearest, onlyOptions } from "./errors.js";
-import { SetId, valueId, type Value } from "./values.js";
+import { ApiError, DroppedError, NoAnswerError, RefusedError, UnknownTypeError, nearest, onlyOptions } from "./errors.js";
+import { MOST_BITS, Ranges } from "./ranges.js";
+import { SetId, decoded, textOf, valueId, type Value } from "./values.js";
 import { REPEATED, ages, kept, retryAfter, wait } from "./waiting.js";
 
 const HASHES_A_CALL = 100;
@@ -11,6 +12,9 @@ const ROOM = 16;
 const MOST_KEPT = 10_000;
 /** Milliseconds before an unknown type makes a client ask for the types again. */
 const TYPES_KEPT = 60_000;
+/** How often a list is read from its beginning, if the next one replaces it meanwhile. */
+const BEGINNINGS = 3;
+const DIGEST_BYTES = 32;
 
 /** Who joins: a text of 1 to 256 bytes, or a short identifier as a number. */
 export type Who = string | number;
@@ -40,10 +44,32 @@ export interface Type {
   window: number;
   /** The length of a step in seconds. */
   period: number;
+  /** Whether joins send their value, and the shared values are published. */
+  listed?: boolean;
   [field: string]: unknown;
 }
 
-type Entry = { type: string; set: string; client?: string; shortClientIdentifier?: number };
+export interface Look {
+  /**
+   * Look into range files of a listed type here, and send no value: `true` reads those in which the values would be,
+   * which shows some bits of each hash; `"all"` reads all, which shows nothing.
+   */
+  private?: boolean | "all";
+}
+
+/** A value that the crowd shares, and the step since which it is true. */
+export interface ListedValue {
+  value: string;
+  since: number;
+}
+
+/** The values of a listed type that the crowd shares; the step is null before the first list. */
+export interface Released {
+  values: ListedValue[];
+  step: number | null;
+}
+
+type Entry = { type: string; set: string; value?: string; client?: string; shortClientIdentifier?: number };
 
 /** Calls one service. Calls may overlap. Nobody has to await a join. */
 export class Client {
@@ -53,6 +79,7 @@ export class Client {
   #typesUntil = 0;
   readonly #ids = new Map<string, string>();
   readonly #kept = new Map<string, { shared: boolean; from: number; until: number }>();
+  readonly #ranges = new Map<string, { ranges: Ranges; from: number; until: number }>();
   readonly #joined = new Map<string, { step: number; done: Promise<void> }>();
   readonly #wanted = new Map<string, Set<string>>();
   #dropped = 0;
@@ -91,13 +118,16 @@ export class Client {
   }
 
   /** Those of the values that the crowd shares, from kept answers where there are any. */
-  async isShared<V extends Value>(type: string, values: Iterable<V>): Promise<Set<V>> {
+  async isShared<V extends Value>(type: string, values: Iterable<V>, options: Look = {}): Promise<Set<V>> {
     if (typeof values === "string" || ArrayBuffer.isView(values)) {
       throw new TypeError("isShared takes a list of values: put a single one into brackets");
     }
+    onlyOptions(options, ["private"]);
+    if (![undefined, false, true, "all"].includes(options.private)) throw new TypeError('private is true, false or "all"');
     const { period } = await this.type(type);
     const ids = new Map<V, string>();
     for (const value of values) ids.set(value, await this.#id(value));
+    if (options.private) return this.#privately(type, ids, options.private === "all");
     const found = new Map<string, boolean | undefined>();
     for (const id of ids.values()) found.set(id, this.#look(type, id));
     const missing = [...found.keys()].filter((id) => found.get(id) === undefined);
@@ -105,6 +135,25 @@ export class Client {
       await this.#ask(type, missing.slice(n, n + HASHES_A_CALL), period / 10, found);
     }
     return new Set([...ids.keys()].filter((value) => found.get(ids.get(value)!)));
+  }
+
+  /** All values of a listed type that the crowd shares. */
+  async released(type: string): Promise<Released> {
+    await this.type(type);
+    return this.#ofOneList(type, async () => {
+      const values: ListedValue[] = [];
+      for (let after = ""; ; ) {
+        const call = this.#call("GET", `${typePath(type)}/released${after}`);
+        const page = this.#connection.json(call);
+        const { answer } = (await (after ? unlessGone(page) : page)) ?? {};
+        if (!answer) return undefined;
+        if (!Array.isArray(answer.values)) throw unexpected(call);
+        values.push(...answer.values);
+        if (answer.next === null) return { values, step: answer.step };
+        if (typeof answer.next !== "string") throw unexpected(call);
+        after = `?after=${encodeURIComponent(answer.next)}`;
+      }
+    });
   }
 
   /** The kept answer for a value; undefined if there is none that still holds. It sends nothing. */
@@ -156,13 +205,13 @@ export class Client {
 
   async #join(join: Join): Promise<void> {
     const step = (await this.type(join.type)).period * 1000;
-    const { type, set, ...who } = await this.#entry(join);
+    const { type, set, ...body } = await this.#entry(join);
     const now = Math.floor(Date.now() / step);
-    const name = JSON.stringify([type, set, who]);
+    const name = JSON.stringify([type, set, body]);
     const before = this.#joined.get(name);
     if (before?.step === now) return before.done;
-    const path = `/v1/types/${encodeURIComponent(type)}/sets/${set}:join`;
-    const done = this.#forOneStep({ ...this.#call("POST", path, who), end: Date.now() + step, simple: true });
+    const path = `${typePath(type)}/sets/${set}:join`;
+    const done = this.#forOneStep({ ...this.#call("POST", path, body), end: Date.now() + step, simple: true });
     remember(this.#joined, name, { step: now, done });
     done.catch(() => this.#joined.delete(name));
     return done;
@@ -233,7 +282,8 @@ export class Client {
       throw new TypeError("say who joins: new Client(url, {client: ...}), or a client for each join");
     }
     const who = typeof client === "number" ? { shortClientIdentifier: client } : { client };
-    return { type, set: await this.#id(value), ...who };
+    const set = await this.#id(value);
+    return { type, set, ...((await this.type(type)).listed ? { value: textOf(value) } : {}), ...who };
   }
 
   /** Count and tell a failure; it is no unhandled rejection if nobody awaits the join. */
@@ -253,6 +303,53 @@ export class Client {
     const { id } = before === undefined ? await valueId(value) : { id: before };
     if (typeof value === "string") remember(this.#ids, value, id);
     return id;
+  }
+
+  async #privately<V>(type: string, ids: Map<V, string>, all: boolean): Promise<Set<V>> {
+    const digests = [...ids].map(([value, id]) => [value, decoded(id)] as const);
+    if (digests.some(([, digest]) => digest.length !== DIGEST_BYTES)) {
+      throw new TypeError("only the sets of values are in range files: their ids are SHA-256");
+    }
+    return this.#ofOneList(type, async () => {
+      const ranges = await this.#newest(type);
+      for (const name of ranges.missing(all ? ranges.names() : digests.map(([, digest]) => ranges.name(digest)))) {
+        const call = this.#call("GET", `${typePath(type)}/ranges/${ranges.step}/${name}`);
+        const file = await unlessGone(this.#connection.send(call));
+        if (!file) return undefined;
+        if (!ranges.keep(name, file.body)) throw unexpected(call);
+      }
+      return new Set(digests.filter(([, digest]) => ranges.has(digest)).map(([value]) => value));
+    });
+  }
+
+  /** The newest list of a type, without its files. */
+  async #newest(type: string): Promise<Ranges> {
+    const before = this.#ranges.get(type);
+    const from = Date.now();
+    if (before && before.from <= from && from < before.until) return before.ranges;
+    const call = this.#call("GET", `${typePath(type)}/ranges`);
+    const { answer, headers } = await this.#connection.json(call);
+    const { step, prefixBits, nextUpdate } = answer;
+    const whole = [step, prefixBits].every(Number.isSafeInteger) && prefixBits >= 0 && prefixBits <= MOST_BITS;
+    if (step !== null && !whole) throw unexpected(call);
+    const bits = prefixBits ?? 0;
+    const same = before && before.ranges.step === step && before.ranges.bits === bits;
+    const ranges = same ? before.ranges : new Ranges(type, step, bits);
+    // A browser answers from its cache without `Age`: no list is kept beyond its update.
+    const seconds = kept(...(ages(headers) ?? [0, 0]), 0, 0);
+    const until = Math.min(from + seconds * 1000, Date.parse(nextUpdate));
+    this.#ranges.set(type, { ranges, from, until });
+    return ranges;
+  }
+
+  /** What is read of one list; undefined means that the list is gone, and it is read from the beginning. */
+  async #ofOneList<T>(type: string, read: () => Promise<T | undefined>): Promise<T> {
+    for (let begun = 0; begun < BEGINNINGS; begun++) {
+      const found = await read();
+      if (found !== undefined) return found;
+      this.#ranges.delete(type);
+    }
+    throw new ApiError(`the lists of type ${type} change faster than they can be read`);
   }
 
   #look(type: string, id: string): boolean | undefined {
@@ -292,6 +389,18 @@ export class Client {
   #call(method: "GET" | "POST", path: string, body?: object): Call {
     const end = Date.now() + (this.#options.timeout ?? 30_000);
     return { method, path, end, ...(body ? { body: JSON.stringify(body) } : {}) };
+  }
+}
+
+const typePath = (type: string): string => `/v1/types/${encodeURIComponent(type)}`;
+
+/** The answer to a call; undefined if the service has no such list any more. */
+async function unlessGone<T>(answer: Promise<T>): Promise<T | undefined> {
+  try {
+    return await answer;
+  } catch (error) {
+    if (error instanceof RefusedError && error.status === 404) return undefined;
+    throw error;
   }
 }
 

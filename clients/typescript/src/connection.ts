@@ -23,7 +23,7 @@ export interface Call {
 }
 
 interface Answer {
-  text: string;
+  body: Uint8Array;
   headers: Headers;
 }
 
@@ -61,8 +61,8 @@ export class Connection {
 
   /** The JSON object of an answer, and its headers. */
   async json(call: Call): Promise<{ answer: any; headers: Headers }> {
-    const { text, headers } = await this.send(call);
-    const answer = parsed(text);
+    const { body, headers } = await this.send(call);
+    const answer = parsed(body);
     if (typeof answer !== "object" || answer === null) throw unexpected(call);
     return { answer, headers };
   }
@@ -73,10 +73,10 @@ export class Connection {
       let after: number | null = null;
       try {
         const response = await this.#fetch(call);
-        const text = await response.text(); // only then its request has ended for the browser
-        if (response.ok) return { text, headers: response.headers };
+        const body = new Uint8Array(await response.arrayBuffer()); // only then its request has ended for the browser
+        if (response.ok) return { body, headers: response.headers };
         after = retryAfter(response.headers);
-        error = new RefusedError(`${name(call)}: ${response.status}, ${reason(text)}`, response.status, after);
+        error = new RefusedError(`${name(call)}: ${response.status}, ${reason(body)}`, response.status, after);
         if (!REPEATED.includes(response.status)) throw error;
       } catch (caught) {
         if (caught === error) throw error;
@@ -116,21 +116,21 @@ export function unexpected(call: Call): ApiError {
   return new ApiError(`${name(call)}: the answer does not have the form of this API: check the address and the version`);
 }
 
-/** Method and path, without the id of a set. */
+/** Method and path, without the id of a set, and without its first bits. */
 function name(call: Call): string {
-  return `${call.method} ${call.path.replace(/\/sets\/.*/, "/sets/...")}`;
+  return `${call.method} ${call.path.replace(/(\/sets\/|\/ranges\/|\?).*/, "$1...")}`;
 }
 
 /** What the service says to change. An error of the gateway itself has only a message. */
-function reason(text: string): string {
-  const answer = parsed(text);
+function reason(body: Uint8Array): string {
+  const answer = parsed(body);
   return String(answer?.error?.message ?? answer?.message ?? "no reason given");
 }
 
 /** The value of a JSON text; null if it is none. */
-function parsed(text: string): any {
+function parsed(body: Uint8Array): any {
   try {
-    return JSON.parse(text);
+    return JSON.parse(new TextDecoder().decode(body));
   } catch {
     return null;
   }

@@ -46,7 +46,7 @@ export async function scripted(answer) {
       requests.push(seen);
       const { status = 200, headers = {}, body = {} } = await answer(seen, requests.length);
       response.writeHead(status, { "content-type": "application/json", ...headers });
-      response.end(typeof body === "string" ? body : JSON.stringify(body));
+      response.end(typeof body === "string" || ArrayBuffer.isView(body) ? body : JSON.stringify(body));
     });
   });
   await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
@@ -61,6 +61,6 @@ export async function recorded(url) {
     const sent = Object.fromEntries(Object.entries(headers).filter(([name]) => !unset.includes(name)));
     const answer = await fetch(url + path, { method, headers: sent, body: body || null });
     const got = Object.fromEntries([...answer.headers].filter(([name]) => !unset.includes(name)));
-    return { status: answer.status, headers: got, body: await answer.text() };
+    return { status: answer.status, headers: got, body: Buffer.from(await answer.arrayBuffer()) };
   });
 }

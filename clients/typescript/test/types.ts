@@ -1,6 +1,6 @@
 // What a program in TypeScript sees: `tsc` must accept these lines, and refuse those that expect an error.
 import { BatchSpanProcessor, type SpanExporter } from "@opentelemetry/sdk-trace-base";
-import { Client, valueId, type Options, type SetId, type Type } from "kanon-client";
+import { Client, valueId, type Options, type Released, type SetId, type Type } from "kanon-client";
 import { SharedOnly } from "kanon-client/opentelemetry";
 import { Reports } from "kanon-client/reports";
 
@@ -8,14 +8,18 @@ const options: Options = { client: "me", auth: async () => "Bearer token", onDro
 const kanon = new Client("https://kanon.example", options);
 const type: Type = await kanon.type("terms");
 const shared: Set<string> = await kanon.isShared(type.type, ["a value"]);
+const listed: Released = await kanon.released("searches");
+const looked: Set<string> = await kanon.isShared("searches", listed.values.map(({ value }) => value), { private: "all" });
 const id: SetId = await valueId("a value");
 const known: boolean | undefined = kanon.known("terms", id);
 export const processor = (exporter: SpanExporter) => new BatchSpanProcessor(new SharedOnly(exporter, kanon, { term: "terms" }, ["page"]));
 export const fits: boolean = await new Reports("https://kanon.example", { origin: "https://report.example" }).contribute("a", 1);
-export { known, shared };
+export { known, looked, shared };
 
 // @ts-expect-error a value is a text, bytes or an id
 await kanon.isShared("terms", [7]);
+// @ts-expect-error a look-up is private in these ways only
+await kanon.isShared("terms", ["a value"], { private: "some" });
 // @ts-expect-error there is no such option
 new Client("https://kanon.example", { clinet: "me" });
 // @ts-expect-error reports need an origin

@@ -159,6 +159,8 @@ class Calls:
         """Those of the values that the crowd shares, from kept answers where there are any."""
         if isinstance(values, str | bytes):
             raise TypeError("is_shared takes a list of values: put a single one into brackets")
+        if private not in (True, False, "all"):
+            raise ValueError(f'private is True, False or "all", not {private!r}')
         ids = {value: value_id(value) for value in values}
         if private:
             return (yield from self._privately(type_, ids, private))

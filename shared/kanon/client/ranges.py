@@ -57,7 +57,8 @@ def read(content: bytes, type_: str, ranges: Ranges) -> bytes:
     name = type_.encode()
     start = MAGIC + bytes([ranges.bits, len(name)]) + name + (ranges.step or 0).to_bytes(8, "big")
     at = len(start) + 8
-    hashes = content[at + 4 :]
-    if not content.startswith(start) or len(hashes) != HASH_BYTES * int.from_bytes(content[at : at + 4], "big"):
+    count, hashes = content[at : at + 4], content[at + 4 :]
+    whole = len(count) == 4 and len(hashes) == HASH_BYTES * int.from_bytes(count, "big")
+    if not (content.startswith(start) and whole):
         raise ValueError("a range file of another list, or a damaged one")
     return hashes

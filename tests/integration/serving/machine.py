@@ -61,8 +61,7 @@ class Machine:
             self.directory.close()
             raise
         relayed = open_gateway(self.directory) if gateway else None
-        listed = any(type_.get("listed") for type_ in types.values())
-        lister = Lister(self.directory) if listed else None
+        lister = Lister(self.directory) if any(type_.listed for type_ in self.directory.types.values()) else None
         self.service = Service(self.directory, credentials.access(keys.has), logger, self.reporting, relayed, lister)
         self.server = Server(
             self.service.answer, "127.0.0.1", 0, lambda found: logger.error("unexpected", extra=found), cors
@@ -100,11 +99,13 @@ class Machine:
         return got
 
     def evaluate(self) -> float:
-        """Move to when the current step is evaluated and visible, and evaluate it."""
+        """Move to when the current step is evaluated and visible, evaluate it, and publish its lists."""
         end = (self.now // PERIOD + 1) * PERIOD
         self.now = end + 3
         wait = self.service.evaluating.turn(self.now)
         self.now = end + PERIOD // 2 + 1
+        if self.service.listing is not None:
+            self.service.listing.turn(self.now)
         return wait
 
 

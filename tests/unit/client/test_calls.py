@@ -48,8 +48,8 @@ class World:
         client._calls.clock, client._calls.random = lambda: self.time, lambda: self.chance
         client._calls.now = lambda: 1_800_000_000 + self.time
 
-        def call(name: str, *arguments: Any) -> Any:
-            result = getattr(client, name)(*arguments)
+        def call(name: str, *arguments: Any, **named: Any) -> Any:
+            result = getattr(client, name)(*arguments, **named)
             return asyncio.run(result) if inspect.isawaitable(result) else result
 
         return call
@@ -245,6 +245,12 @@ def test_a_404_is_an_unknown_type_if_the_service_lists_it_no_longer(
         world.types = types
         with pytest.raises(error):
             client(call, *arguments)
+
+
+def test_a_misspelt_private_is_refused_and_sends_nothing(world: World) -> None:
+    with pytest.raises(ValueError, match="private is True, False or"):
+        world.client()("is_shared", "terms", ["a"], private="ALL")
+    assert world.asked == []
 
 
 @pytest.mark.parametrize("options", [{"deadline": -1.0}, {"spread": -0.1}, {"deadline": float("nan")}])

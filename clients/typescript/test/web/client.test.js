@@ -12,7 +12,7 @@ const TYPES = { types: [{ type: "terms", period: 3600 }] };
 let chrome, pages, gate, stack;
 before(async () => {
   pages = await site({ dist: DIST }, { "/": "<!doctype html><title>a page</title>", "/away": "<!doctype html><title>away</title>" });
-  [chrome, gate, stack] = await Promise.all([browser(), service("gate", pages.origin), service("reports", pages.origin)]);
+  [chrome, gate, stack] = await Promise.all([browser(), service("lists", pages.origin), service("reports", pages.origin)]);
 });
 after(() => Promise.all([chrome?.close(), pages?.stop(), gate?.stop(), stack?.stop()]));
 
@@ -41,6 +41,26 @@ test("a page of another origin joins without a preflight request, asks with one,
   assert.deepEqual(found, ["shared"]);
   await page.evaluate(() => client.isShared("terms", ["something else"]));
   assert.deepEqual(preflights(), ["/v1:query"]); // the browser keeps the answer
+  assert.deepEqual(page.problems, []);
+});
+
+test("a page of another origin looks into a list without sending a value", async (context) => {
+  const seen = await recorded(gate.url);
+  context.after(seen.stop);
+  const { key } = await gate.tell("key");
+  const page = await open(chrome, pages.origin);
+  await page.evaluate(async (url, key) => {
+    const { Client } = await import("/dist/index.js");
+    const crowd = Array.from({ length: 60 }, (_, n) => ({ type: "searches", value: "shared", client: `client-${n}` }));
+    await new Client(url).joinMany(crowd);
+    globalThis.reader = new Client(url, { auth: `Bearer ${key}` });
+  }, seen.url, key);
+  await gate.tell("step");
+  const before = seen.requests.length;
+  const found = await page.evaluate(async () => [...(await reader.isShared("searches", ["shared", "rare"], { private: "all" }))]);
+  assert.deepEqual(found, ["shared"]);
+  const sent = seen.requests.slice(before).filter(({ method }) => method !== "OPTIONS");
+  assert.deepEqual(sent.map(({ path }) => path.replace(/\d+/g, "n")), ["/vn/types", "/vn/types/searches/ranges", "/vn/types/searches/ranges/n/all"]);
   assert.deepEqual(page.problems, []);
 });
 
