@@ -184,9 +184,15 @@ def _for_pages(answer: Answer, failed: Callable[[dict[str, Any]], None], cors: C
         except Exception as error:  # noqa: BLE001, waitress would log it with the path
             failed(kind_and_place(error))
             result = _result(UNFORESEEN)
-        return {**result, "headers": {**(result.get("headers") or {}), **cors.answer(headers)}}
+        return {**result, "headers": _both(result.get("headers") or {}, cors.answer(headers))}
 
     return answer_page
+
+
+def _both(own: dict[str, str], of_pages: dict[str, str]) -> dict[str, str]:
+    """The headers of an answer and those for pages. It may vary by the headers that either names."""
+    varied = [headers["Vary"] for headers in (own, of_pages) if "Vary" in headers]
+    return own | of_pages | ({"Vary": ", ".join(varied)} if varied else {})
 
 
 def _result(answer: ErrorAnswer) -> dict[str, Any]:

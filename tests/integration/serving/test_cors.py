@@ -82,3 +82,10 @@ def test_the_command_refuses_what_is_no_origin(more: list[str]) -> None:
     result = CliRunner().invoke(app, ["serve", *more, "--cors-origin", "page.test"])
     assert result.exit_code == 2
     assert "--cors-origin" in result.stderr
+
+
+def test_a_cache_keeps_json_and_csv_of_a_list_apart_for_pages_too(tmp_path: Path) -> None:
+    types = {"terms": {"k": 50, "window": 24, "profile": "crossing", "listed": True}}
+    with machine(tmp_path / "data", KEYS, Cors.of([PAGE]), types) as made:
+        found = _of(made, "GET", "/v1/types/terms/released", PAGE)
+    assert (found["status"], found["vary"]) == ("200", "Accept, Origin")
