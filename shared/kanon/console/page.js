@@ -69,10 +69,12 @@ async function call(path, options = {}) {
   let found = {};
   try { found = JSON.parse(text); } catch { found = { problem: text.trim() }; }
   if (response.ok) return found;
-  throw new Error(found.problem ?? found.error?.message ?? found.message ?? `the service answers ${response.status}`);
+  const reason = found.problem ?? found.error?.message ?? found.message ?? `the service answers ${response.status}`;
+  throw Object.assign(new Error(reason), { status: response.status });
 }
 const json = (body, headers = {}) => ({ method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json", ...headers } });
 const run = (command, given) => call(`/console/run/${command}`, json(given, { "x-console-token": token() }));
+const pathOf = (type) => `/v1/types/${encodeURIComponent(type)}`;
 const bearer = (id) => ($(id).value ? { authorization: `Bearer ${$(id).value}` } : {});
 
 async function idOf(value) {
@@ -101,12 +103,14 @@ function open(tab) {
     $(other.getAttribute("aria-controls")).hidden = !chosen;
   }
 }
-for (const [n, tab] of tabs.entries()) {
+for (const tab of tabs) {
   tab.addEventListener("click", () => open(tab));
   tab.addEventListener("keydown", (event) => {
-    const to = { ArrowRight: n + 1, ArrowLeft: n - 1, Home: 0, End: tabs.length - 1 }[event.key];
+    const shown = tabs.filter((other) => !other.hidden);
+    const n = shown.indexOf(tab);
+    const to = { ArrowRight: n + 1, ArrowLeft: n - 1, Home: 0, End: -1 }[event.key];
     if (to === undefined) return;
-    const next = tabs[(to + tabs.length) % tabs.length];
+    const next = shown.at(to % shown.length);
     open(next);
     next.focus();
     event.preventDefault();
@@ -127,6 +131,7 @@ function card(type) {
     ["window", `${hours(type.window, type.period)} (${type.window} steps)`],
     ["the noise decides", `from ${type.neverTrueBelow} to ${type.surelyTrueFrom - 1} clients`],
     ["true lasts", type.hold ? hours(type.hold, type.period) : "to the end of the window's instance"],
+    ...(type.listed ? [["listed", "true values are published"]] : []),
     ["ε, δ of one join", `${epsilon}, ${delta.toExponential(1)}`],
   ]), el("p", {}, `Below ${type.neverTrueBelow} clients a value is always false, from ${type.surelyTrueFrom} it is true.` +
     ` Whoever believed with ${Math.round(prior * 100)}% that somebody joined believes it with at most` +
@@ -139,13 +144,16 @@ async function showTypes() {
   $("types").replaceChildren(...found.types.map(card));
   const option = (type) => el("option", {}, type.type);
   $("try-type").replaceChildren(...found.types.map(option));
+  const listed = found.types.filter((type) => type.listed);
+  $("list-type").replaceChildren(...listed.map(option));
+  $("tab-lists").hidden = !listed.length;
 }
 
 /** What the service answers now about a value that nobody joined: the step, and the next tick. */
 async function tick() {
   const [type] = types.values();
   const id = await idOf("a value that nobody joins");
-  return await call(`/v1/types/${encodeURIComponent(type.type)}/sets/${id}`);
+  return await call(`${pathOf(type.type)}/sets/${id}`);
 }
 
 async function showClock() {
@@ -170,11 +178,12 @@ const trial = { key: "", sent: 0, points: [], session: crypto.randomUUID().slice
 
 async function joinMany(type, value, clients) {
   const id = await idOf(value);
-  const place = `/v1/types/${encodeURIComponent(type.type)}/sets/${id}:join`;
+  const place = `${pathOf(type.type)}/sets/${id}:join`;
+  const named = type.listed ? { value } : {};
   for (let done = 0; done < clients; done += 20) {
     const batch = Array.from({ length: Math.min(20, clients - done) }, (_, n) => {
       const client = `console-${trial.session}-${trial.sent + n}`;
-      return call(place, json({ client }, bearer("try-key")));
+      return call(place, json({ client, ...named }, bearer("try-key")));
     });
     await Promise.all(batch);
     trial.sent += batch.length;
@@ -206,7 +215,7 @@ async function followTrial() {
   const type = types.get($("try-type").value);
   if (!trial.key || !type) return;
   const [name, value] = JSON.parse(trial.key);
-  const answer = await call(`/v1/types/${encodeURIComponent(name)}/sets/${await idOf(value)}`);
+  const answer = await call(`${pathOf(name)}/sets/${await idOf(value)}`);
   const last = trial.points.at(-1);
   if (last && last.step === answer.step && last.next === answer.nextUpdate) return;
   trial.points.push({ n: (last?.n ?? 0) + 1, step: answer.step, next: answer.nextUpdate, count: trial.sent, value: answer.kAnonymous });
@@ -224,6 +233,86 @@ onSubmit("joining", "try-said", async () => {
   await joinMany(type, $("try-value").value, Number($("try-clients").value));
   await followTrial();
 });
+
+// --- lists ----------------------------------------------------------------------------------
+
+const MOST_ROWS = 500;
+let list = null;
+
+/** The newest list of a type, all pages; from the beginning again if the next one replaces it meanwhile. */
+async function newest(type) {
+  for (let begun = 1; ; begun++) {
+    const values = [];
+    try {
+      for (let after = ""; ; ) {
+        const page = await call(`${pathOf(type)}/released${after}`, { headers: bearer("list-key") });
+        values.push(...page.values);
+        if (page.next === null) return { ...page, values };
+        after = `?after=${encodeURIComponent(page.next)}`;
+      }
+    } catch (error) {
+      if (error.status !== 404 || !values.length || begun === 3) throw error;
+    }
+  }
+}
+
+/** A value as a text that only shows: what is not printable is written as its escape. */
+const plain = (text) => text.replace(/(?! )[\p{C}\p{Z}]/gu, (sign) => `\\u{${sign.codePointAt(0).toString(16)}}`);
+
+/** When the answers of a step became visible, in milliseconds. */
+const shownAt = (step) => Date.parse(list.nextUpdate) - (list.step + 1 - step) * types.get(list.type).period * 1000;
+
+async function showList(type) {
+  const found = await newest(type);
+  if ($("list-type").value !== type) return;
+  list = found;
+  list.values.sort((one, other) => other.since - one.since || (one.value < other.value ? -1 : 1));
+  const count = `${list.values.length.toLocaleString("en")} ${list.values.length === 1 ? "value" : "values"}`;
+  const next = `Next update at ${clock(Date.parse(list.nextUpdate) / 1000)}.`;
+  say("list-said", list.step === null ? `No list has been published yet. ${next}` : `The list of step ${list.step}: ${count}. ${next}`);
+  $("list").hidden = list.step === null;
+  showFound();
+}
+
+function showFound() {
+  const wanted = $("list-search").value.toLowerCase();
+  const found = list.values.map(({ value, since }) => [plain(value), since]).filter(([text]) => text.toLowerCase().includes(wanted));
+  const cut = found.length > MOST_ROWS ? ` The first ${MOST_ROWS} are shown.` : "";
+  say("list-found", wanted || cut ? `${found.length.toLocaleString("en")} found.${cut}` : "");
+  const row = ([text, since]) => [text, String(since), new Date(shownAt(since)).toLocaleString()];
+  $("list-values").replaceChildren(table(`Values of ${list.type}`, [["value", false], ["true since step", true], ["true since", false]], found.slice(0, MOST_ROWS).map(row)));
+}
+
+/** A text as a cell of CSV. One that a program for tables would execute gets an apostrophe before it. */
+const cell = (text) => `"${(/^[=+\-@\t\r]/.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
+
+function download() {
+  const lines = list.values.map(({ value, since }) => `${cell(value)},${since},${new Date(shownAt(since)).toISOString()}\r\n`);
+  const url = URL.createObjectURL(new Blob(["value,since,time\r\n", ...lines], { type: "text/csv" }));
+  el("a", { href: url, download: `${list.type}-${list.step}.csv` }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 60_000);
+}
+
+async function followList() {
+  if (!list || $("lists").hidden) return;
+  const { type, step } = list;
+  const pointer = await call(`${pathOf(type)}/ranges`, { headers: bearer("list-key") });
+  if (pointer.step !== step) await showList(type);
+}
+
+function hideList() {
+  list = null;
+  $("list").hidden = true;
+  say("list-said", "");
+}
+
+$("list-type").addEventListener("change", hideList);
+$("list-search").addEventListener("input", showFound);
+onSubmit("listing", "list-said", async () => {
+  hideList();
+  await showList($("list-type").value);
+});
+onSubmit("finding", "list-found", download);
 
 // --- plan -----------------------------------------------------------------------------------
 
@@ -308,4 +397,8 @@ try {
 } catch (error) {
   say("health", error.message, true);
 }
-setInterval(() => { showClock(); followTrial().catch((error) => say("try-said", error.message, true)); }, 2000);
+setInterval(() => {
+  showClock();
+  followTrial().catch((error) => say("try-said", error.message, true));
+  followList().catch((error) => say("list-said", error.message, true));
+}, 2000);

@@ -1,6 +1,7 @@
 // The console of `kanon serve` in Chromium, driven by its visible labels. PICTURES=folder keeps a picture of each tab.
 import assert from "node:assert/strict";
-import { mkdtemp, readFile, writeFile } from "node:fs/promises";
+import { createHash } from "node:crypto";
+import { mkdtemp, readFile, readdir, writeFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -9,21 +10,28 @@ import { service } from "../service.js";
 import { browser } from "./browser.js";
 
 const AXE = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
-let chrome, gate, page, foreign;
+let chrome, gate, listed, page;
 const problems = [];
+const foreign = [];
 before(async () => {
-  [chrome, gate] = await Promise.all([browser(), service("gate")]);
-  page = await chrome.newPage();
-  page.on("console", (message) => problems.push(message.text()));
-  page.on("pageerror", (error) => problems.push(String(error)));
-  foreign = [];
-  page.on("request", (request) => request.url().startsWith(gate.url) || request.url().startsWith("data:") || foreign.push(request.url()));
-  await page.setViewport({ width: 1000, height: 800 });
-  await page.goto((await gate.tell("console")).address);
+  [chrome, gate, listed] = await Promise.all([browser(), service("gate"), service("lists")]);
+  page = await opened(gate);
 });
 after(async () => {
-  await Promise.all([chrome?.close(), gate?.stop()]);
+  await Promise.all([chrome?.close(), gate?.stop(), listed?.stop()]);
 });
+
+/** The console of a service. What its page writes into the browser's console, and asks other hosts, is kept. */
+async function opened(of) {
+  const page = await chrome.newPage();
+  page.on("console", (message) => problems.push(message.text()));
+  page.on("pageerror", (error) => problems.push(String(error)));
+  const own = [of.url, "data:", `blob:${of.url}`];
+  page.on("request", (request) => own.some((start) => request.url().startsWith(start)) || foreign.push(request.url()));
+  await page.setViewport({ width: 1000, height: 800 });
+  await page.goto((await of.tell("console")).address);
+  return page;
+}
 
 const labelled = (text) => page.locator(`::-p-aria([name="${text}"])`);
 const tab = (name) => page.locator(`::-p-aria([name="${name}"][role="tab"])`).click();
@@ -57,6 +65,7 @@ test("Now shows the types, what is promised, and the step", async () => {
   assert.match(text, /20 clients/);
   assert.match(text, /Whoever believed with 10%/);
   assert.equal(page.url(), `${gate.url}/`, "the token leaves the address");
+  assert.equal(await page.$eval("#tab-lists", (e) => e.hidden), true, "no type is listed");
   await sound("now");
 });
 
@@ -115,11 +124,118 @@ test("a log is simulated, and one that cannot be read is refused with what to ch
 
 test("the arrow keys move between the tabs", async () => {
   await page.focus("#tab-plan");
+  await page.keyboard.press("ArrowLeft");
+  assert.equal(await page.evaluate(() => document.activeElement.id), "tab-try", "the hidden tab is left out");
+  await page.keyboard.press("End");
   await page.keyboard.press("ArrowRight");
   assert.equal(await page.evaluate(() => document.activeElement.id), "tab-now");
   await page.keyboard.press("End");
   assert.equal(await page.evaluate(() => document.activeElement.id), "tab-plan");
   assert.equal(await page.$eval("#now", (e) => e.hidden), true);
+});
+
+// The lists
+
+const HOSTILE = "<img src=x onerror=document.title=1> \u0007\u202egpj.exe";
+const SHOWN = "<img src=x onerror=document.title=1> \\u{7}\\u{202e}gpj.exe";
+const SEARCHES = ["pizza near me", "weather  tomorrow", "train to Lyon", '=HYPERLINK("https://example.org", "a")', "caf\u00e9 \u00e0 Paris"];
+const values = () => page.$$eval("#list-values tbody tr", (rows) => rows.map((row) => row.cells[0].textContent));
+const until = (wanted) => page.waitForFunction((wanted) => [...document.querySelectorAll("#list-values tbody tr")].some((row) => row.cells[0].textContent === wanted), { timeout: 60_000 }, wanted);
+
+/** Let a crowd join values of the listed type. */
+async function crowd(names) {
+  for (const value of names) {
+    const set = createHash("sha256").update(value).digest("base64url");
+    const join = (n) => fetch(`${listed.url}/v1/types/searches/sets/${set}:join`, { method: "POST", body: JSON.stringify({ client: `${n}`, value }) });
+    const answers = await Promise.all(Array.from({ length: 60 }, (_, n) => join(n)));
+    assert.ok(answers.every(({ ok }) => ok));
+  }
+}
+
+test("a listed type is joined until its value is in the list, which needs a key", async () => {
+  page = await opened(listed);
+  await tab("Lists");
+  await button("Show");
+  await said("send a valid key");
+  await fill("API key, if lists need one", (await listed.tell("key")).key);
+  await button("Show");
+  await said("The list of step");
+  assert.deepEqual(await values(), []);
+  await tab("Try");
+  await page.select("#try-type", "searches");
+  await page.$eval("#try-value", (e, value) => (e.value = value), HOSTILE);
+  await fill("Invented clients", "60");
+  await button("Join");
+  await said("60 invented clients joined");
+  await listed.tell("step");
+  await said("True since the update of step");
+  await tab("Lists");
+  await until(SHOWN);
+  assert.deepEqual(await values(), [SHOWN], "shown as a text, and control characters as escapes");
+  assert.equal(await page.$("#list img"), null);
+  assert.equal(await page.title(), "kanon console");
+});
+
+test("values are listed with their step and time, the newest first, and found", async () => {
+  await crowd(SEARCHES);
+  await listed.tell("step");
+  await until(SEARCHES[0]);
+  const rows = await page.$$eval("#list-values tbody tr", (rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
+  assert.deepEqual(rows.map(([value]) => value), [...[...SEARCHES].sort(), SHOWN]);
+  const [first, last] = [rows[0], rows.at(-1)];
+  assert.equal(Number(first[1]), Number(last[1]) + 1);
+  const visible = await page.evaluate(async (path) => {
+    const { nextUpdate } = await (await fetch(path)).json();
+    return new Date(Date.parse(nextUpdate) - 60_000).toLocaleString(); // a step takes a minute
+  }, "/v1/types/searches/sets/aGVsbG8");
+  assert.equal(first[2], visible);
+  await sound("lists");
+  await fill("Search", "\\U{202E}");
+  await said("1 found");
+  assert.deepEqual(await values(), [SHOWN]);
+  await fill("Search", "LYON");
+  await until("train to Lyon");
+  await fill("Search", "nobody looks for this");
+  await said("0 found");
+});
+
+test("all values are downloaded as CSV, and none of them is a formula", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "console-"));
+  const session = await page.createCDPSession();
+  await session.send("Browser.setDownloadBehavior", { behavior: "allow", downloadPath: folder, eventsEnabled: true });
+  const done = new Promise((resolve) => session.on("Browser.downloadProgress", ({ state }) => state === "completed" && resolve()));
+  await button("Download all as CSV");
+  await done;
+  const [name] = await readdir(folder);
+  assert.match(name, /^searches-\d+\.csv$/);
+  const lines = (await readFile(join(folder, name), "utf8")).split("\r\n");
+  assert.equal(lines.length, SEARCHES.length + 3);
+  assert.equal(lines[0], "value,since,time");
+  assert.ok(lines.some((line) => line.startsWith(`"'=HYPERLINK(""https://example.org"", ""a"")",`)));
+  assert.match(lines.find((line) => line.startsWith(`"${HOSTILE}",`)), /,\d+,2027-01-15T\d\d:\d\d:\d\d\.000Z$/);
+});
+
+test("a list of many pages is read from its beginning if the next one replaces it, and its first 500 values are shown", async (context) => {
+  const many = Array.from({ length: 600 }, (_, n) => ({ value: `value ${n}`.padEnd(12), since: n }));
+  const answers = [many.slice(0, 300), null, many.slice(0, 300), many.slice(300)];
+  const asked = [];
+  const answer = (request) => {
+    const { pathname, search } = new URL(request.url());
+    if (!pathname.endsWith("/released")) return request.continue();
+    asked.push(search);
+    const values = answers.shift();
+    const next = search ? null : "600.ab/c";
+    const body = JSON.stringify(values ? { type: "searches", step: 600, nextUpdate: "2027-01-15T10:30:00Z", values, next } : { error: { message: "gone" } });
+    return request.respond({ status: values ? 200 : 404, contentType: "application/json", body });
+  };
+  await page.setRequestInterception(true);
+  page.on("request", answer);
+  context.after(() => (page.off("request", answer), page.setRequestInterception(false)));
+  await fill("Search", "value");
+  await button("Show");
+  await said("600 found. The first 500 are shown.");
+  assert.deepEqual(asked.slice(0, 4), ["", "?after=600.ab%2Fc", "", "?after=600.ab%2Fc"]);
+  assert.deepEqual(await values(), many.slice(100).reverse().map(({ value }) => value));
 });
 
 test("a page that was opened without its token says what to do", async () => {
@@ -130,7 +246,7 @@ test("a page that was opened without its token says what to do", async () => {
   await other.waitForFunction(() => document.querySelector("#plan-said").textContent.includes("open the address"));
 });
 
-test("nothing is in the browser's console but refused plans, and no other host was asked", () => {
-  assert.deepEqual(problems.filter((text) => !text.includes("status of 400")), []);
+test("nothing is in the browser's console but refusals, and no other host was asked", () => {
+  assert.deepEqual(problems.filter((text) => !/status of 40[014] /.test(text)), []);
   assert.deepEqual(foreign, []);
 });
