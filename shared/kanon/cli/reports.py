@@ -13,7 +13,7 @@ import typer
 
 from kanon.cli.errors import CommandError, needs, one_line
 from kanon.cli.files import Force, OutputFiles
-from kanon.cli.options import Json
+from kanon.cli.options import Json, StepLength, own_types, refuse_unused
 from kanon.cli.reports_demo import demo
 from kanon.cli.reports_demo_service import demo_service
 from kanon.cli.screen import show_json, working
@@ -379,19 +379,37 @@ def threshold(
 
 @command
 def explain(
+    context: typer.Context,
     epsilon: Epsilon = "10",
     delta: Annotated[str, typer.Option(help="Delta of all jobs, a decimal up to 0.001; 0 without discovery.")] = "0",
+    listed: Annotated[
+        str | None,
+        typer.Option("--type", metavar="JSON", help="The listed type whose released values are the keys (mode kanon)."),
+    ] = None,
+    joins: Annotated[int, typer.Option(min=1, max=10_000, help="Joins of one unit, each of another value.")] = 1,
+    period: StepLength = 3600,
 ) -> None:
     """Explain the guarantee of summaries whose jobs spend this epsilon and delta together.
 
-    Example: kanon reports explain --epsilon 4 --delta 2e-8
+    With --type it adds what the unit's joins cost in the gate.
+
+    Example: kanon reports explain --epsilon 4 --type '{"k": 50, "window": 720, "profile": "crossing"}' --joins 5
     """
-    from kanon.reports.job import decimal, of_all
+    from kanon.noise.bound import Bound
+    from kanon.reports.job import decimal, of_all, of_both
 
     spent, failing = decimal(epsilon, "--epsilon"), decimal(delta, "--delta")
     if not 0 < spent <= 1000 or failing > Fraction(1, 1000):
         raise CommandError("--epsilon must be above 0 and at most 1000, --delta from 0 to 0.001")
-    for line in of_all(spent, failing):
+    lines = of_all(spent, failing)
+    if listed is None:
+        refuse_unused(context, ("joins", "period"), "without --type")
+    elif (given := own_types([listed], None, period)) is not None:
+        from kanon.gate.mechanism.bounds import guarantee
+
+        (type_,) = given.types.values()
+        lines += of_both("all summaries", Bound(spent, failing), guarantee(type_.parameters).watched, joins)
+    for line in lines:
         typer.echo(line)
 
 

@@ -23,7 +23,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from kanon.errors import Error
-from kanon.noise.bound import posterior
+from kanon.noise.bound import Bound, posterior
 from kanon.noise.exact import exp_bounds, written_up
 from kanon.reports.shared_info import CONTRIBUTION_BOUND, HOUR, MAX_AGE, MAX_AHEAD, Rules, WantedReports
 
@@ -100,7 +100,7 @@ def _reaches(margin: Callable[[int, int], Interval], tau: int, bits: int = 256) 
     return _reaches(margin, tau, 2 * bits)
 
 
-Mode = Literal["declared", "discover"]
+Mode = Literal["declared", "discover", "kanon"]
 EPSILON_CAP = 64
 LEAST_DELTA, DELTA_CAP = Fraction(1, 10**12), Fraction(1, 1000)
 DEFAULT_EPSILON, DEFAULT_DELTA = "10", "1e-8"
@@ -122,9 +122,10 @@ class PrivacyParameters:
     R1 and Theorem T of docs/proofs/reports.md.
 
     Args:
-        mode: ``declared`` releases every key of a list; ``discover`` releases the keys above the threshold.
+        mode: ``declared`` releases every key of a list; ``discover`` releases the keys above the threshold; ``kanon``
+            releases every key of a list that the gate has released.
         epsilon: above 0, at most 64, at most 3 decimals.
-        delta: 0 if declared; else from 1e-12 to 0.001 and to epsilon / 100, at most 15 decimals.
+        delta: 0 unless keys are discovered; then from 1e-12 to 0.001 and to epsilon / 100, at most 15 decimals.
         contribution_bound: Lambda_1.
         rule: ``sharp`` or ``paper``.
         sparsity: Lambda_0 of the paper's rule.
@@ -143,8 +144,8 @@ class PrivacyParameters:
     def __post_init__(self) -> None:
         if not 0 < self.epsilon <= EPSILON_CAP or 1000 % self.epsilon.denominator:
             raise ParameterError(f"epsilon must be above 0 and at most {EPSILON_CAP}, with at most 3 decimals")
-        if self.mode == "declared" and self.delta:
-            raise ParameterError("declared keys need no delta: leave it out")
+        if self.mode != "discover" and self.delta:
+            raise ParameterError(f"{self.mode} keys need no delta: leave it out")
         in_range = LEAST_DELTA <= self.delta <= DELTA_CAP and not 10**15 % self.delta.denominator
         if self.mode == "discover" and not in_range:
             raise ParameterError("delta must be from 1e-12 to 0.001, with at most 15 decimals")
@@ -155,8 +156,8 @@ class PrivacyParameters:
 
     @cached_property
     def threshold(self) -> int | None:
-        """Tau: a key is released if its noisy sum is above it; ``None`` if keys are declared."""
-        if self.mode == "declared":
+        """Tau: a key is released if its noisy sum is above it; ``None`` without discovery."""
+        if self.mode != "discover":
             return None
         return threshold(self.epsilon, self.delta, self.contribution_bound, self.rule, self.sparsity)
 
@@ -239,13 +240,14 @@ class JobRequest:
         output_prefix: under which name.
         report_to: the only reporting origin, or None.
         reporting_site: the only site of reporting origins, or None.
-        domain: the declared keys, None in discovery.
-        parameters: the privacy parameters; delta is 0 if keys are declared.
+        domain: the declared keys, None in the other modes.
+        parameters: the privacy parameters; delta is 0 unless keys are discovered.
         filtering_ids: ascending, each once.
         error_threshold: the largest percentage of reports in error, None if left out.
         destinations: the only attribution destinations, or None.
         hours: the only hours of ``scheduled_report_time``, since 1970, or None.
         skip_exhausted: leave out the reports of units that are short of budget, instead of refusing the job.
+        listed_type: the type whose released values are the keys; None in the other modes.
         check_age: refuse reports that are too old or in the future. Only the local tool may leave it out.
         report_bound: the largest sum of one report's values; None for no bound (local tool only).
     """
@@ -264,12 +266,13 @@ class JobRequest:
     destinations: tuple[str, ...] | None = None
     hours: range | None = None
     skip_exhausted: bool = False
+    listed_type: str | None = None
     check_age: bool = True
     report_bound: int | None = CONTRIBUTION_BOUND
 
     @property
     def mode(self) -> Mode:
-        """Declared or discover."""
+        """Where the keys come from."""
         return self.parameters.mode
 
     @property
@@ -325,20 +328,48 @@ def of_all(epsilon: Fraction, delta: Fraction) -> list[str]:
     return [f"{unit} {change}", condition, *_limits(epsilon)]
 
 
+def with_gate(spent: Bound, join: Bound, joins: int = 1) -> Bound:
+    """R4: what a unit loses by summaries that spend ``spent`` and by ``joins`` joins, each in another set."""
+    gate = join.times(joins)
+    return Bound(spent.epsilon + gate.epsilon, spent.delta + gate.delta)
+
+
+def of_both(what: str, spent: Bound, join: Bound, joins: int = 1) -> list[str]:
+    """The guarantee of summaries, named by ``what``, together with the gate, whose answers are their keys."""
+    both = with_gate(spent, join, joins)
+    epsilon, delta = (
+        f"{name} {rounded_up(total)} = {rounded_up(of_reports)} + {joins} x {rounded_up(of_join)}"
+        for name, total, of_reports, of_join in (
+            ("epsilon", both.epsilon, spent.epsilon, join.epsilon),
+            ("delta", both.delta, spent.delta, join.delta),
+        )
+    )
+    caused = "a join" if joins == 1 else f"{joins} joins, each in another set"
+    add_up = f"For a unit that also caused {caused}, the parts of summary and gate add up: {epsilon}, {delta}."
+    change = _change(f"{what} and all answers of the gate", both.epsilon, both.delta)
+    watched = "The gate's delta is that of a join whose step may depend on a year of its set's answers."
+    return [
+        f"The keys are answers of the gate. {add_up}",
+        f"If its contributions were zero and it had not joined, {change}",
+        f"{watched} Each further join costs the gate's part once more.",
+    ]
+
+
 def _change(what: str, epsilon: Fraction, delta: Fraction) -> str:
     factor = written_up(exp_bounds(epsilon)[1], 3)
     belief = written_up(100 * posterior(PRIOR, epsilon), 4)
     shown = f"{factor:,.2f}" if factor < 10_000 else f"{factor:.2e}"
-    but = f", except with a probability of {_up(delta)} (delta)" if delta else ""
+    known = f"e^epsilon, epsilon = {rounded_up(epsilon)}"
+    but = f", except with a probability of {rounded_up(delta)} (delta)" if delta else ""
     except_then = ", except with that probability" if delta else ""
     return (
-        f"the probability of {what} would change by a factor of at most {shown} (e^epsilon, epsilon = {_up(epsilon)})"
+        f"the probability of {what} would change by a factor of at most {shown} ({known})"
         f"{but}. Somebody who was {float(100 * PRIOR):g}% sure of something about the unit is at most"
         f" {belief}% sure of it afterwards{except_then}."
     )
 
 
-def _up(number: Fraction) -> str:
+def rounded_up(number: Fraction) -> str:
     """At most 6 digits, rounded up: a float prints such a decimal unchanged."""
     return f"{float(written_up(number, 6)):g}"
 
@@ -350,5 +381,5 @@ def _limits(epsilon: Fraction) -> list[str]:
         f"The random numbers add less than 2^-{SAMPLER_BITS} (1 + e^epsilon) to delta.",
     ]
     if epsilon > RECOMMENDED:
-        lines.append(f"An epsilon of {_up(epsilon)} protects nobody by itself: use {RECOMMENDED} or less.")
+        lines.append(f"An epsilon of {rounded_up(epsilon)} protects nobody by itself: use {RECOMMENDED} or less.")
     return lines

@@ -34,6 +34,7 @@ from kanon.reports.storage.key_ring import KnownKeys
 from kanon.reports.storage.objects import UnwritableError
 from kanon.serving.directory import REPORTS, Directory
 from kanon.serving.measures import Measures, ReportMeasures
+from kanon.serving.released_keys import PublishedLists
 from kanon.serving.routes import Kind, Routes
 
 OWNER = "reports"
@@ -85,6 +86,7 @@ class Reporting:
         self.cap = Amount.of(settings.epsilon_cap, settings.delta_cap)
         self._keys = KeyFiles(path / "secrets")
         self._noise_key, self._deployment = key, directory.settings.deployment
+        self._lists = PublishedLists(directory, self._folders[WORK])
 
     def bucket(self, name: str) -> FolderObjects:
         """The folder that a job names.
@@ -125,7 +127,7 @@ class Reporting:
     def job_routes(self, wake: Callable[[str], None]) -> JobRoutes:
         """The routes of jobs."""
         budgets = FileBudgets(self.file, self.cap)
-        return JobRoutes(self.settings, lambda: self.file, lambda: budgets, self.bucket, wake)
+        return JobRoutes(self.settings, lambda: self.file, lambda: budgets, self.bucket, wake, self._lists)
 
     def work(self, measures: Measures, logger: Logger) -> "ReportWork":
         """What a service does with them."""
@@ -138,8 +140,9 @@ class Reporting:
             raise ThrottledError("the report is not stored: send it again") from error
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the files."""
         self.file.close()
+        self._lists.close()
 
 
 def open_reporting(directory: Directory, asked: Asked) -> Reporting | None:

@@ -355,6 +355,17 @@ def test_a_domain_that_exists_is_kept(tmp_path):
     assert (told.exit_code, [path.read_text() for path in tmp_path.iterdir()]) == (2, ["mine"])
 
 
+def test_explain_adds_what_joins_of_a_listed_type_cost() -> None:
+    own = ("--type", '{"k": 50, "window": 720, "profile": "crossing"}')
+    told = kanon("explain", "--epsilon", "4", *own, "--joins", "5").output
+    assert "epsilon 19 = 4 + 5 x 3, delta 2.26893e-06 = 0 + 5 x 4.53786e-07" in told
+    daily = kanon("explain", "--epsilon", "4", *own, "--period", "86400").output
+    assert "4.53786e-07" not in daily
+    for unused in (("--joins", "5"), ("--period", "60")):
+        assert "has no effect without --type" in kanon("explain", *unused).output
+    assert "window: Field required" in kanon("explain", "--type", '{"k": 50}').output
+
+
 def test_threshold_and_explain_print_their_numbers():
     assert "181,715" in kanon("threshold").output
     assert json.loads(kanon("threshold", "--epsilon", "64", "--sparsity", "20", "--json").output)["paper"] == 87_467

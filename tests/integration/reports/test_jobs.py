@@ -219,10 +219,11 @@ WRONG: list[tuple[str, Any, str]] = [
     ("job_parameters__input_report_count", "secret", "whole number"),
     ("job_parameters__filtering_ids", ",".join(map(str, range(65))), "at most 64"),
     ("job_parameters__attribution_destinations", ",".join(f"https://{n}.test" for n in range(101)), "1 to 100"),
-    ("output_domain", {"mod": "discover"}, "only mode there"),
+    ("output_domain", {"mod": "discover"}, "only mode and type there"),
     ("privacy_params", {"epsilon": "1"}, "only laplace_dp_params"),
 ]
 """Values that a job cannot have; each error names the field."""
+NO_DOMAIN = {f"job_parameters__output_domain_{name}": None for name in ("bucket_name", "blob_prefix")}
 REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
     *(({name: value}, "VALIDATION_FAILED", name.replace("__", "."), why) for name, value, why in WRONG),
     ({"job_request_id": None}, "ARGUMENT_MISSING", "job_request_id", "is missing"),
@@ -243,8 +244,23 @@ REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
         {"job_parameters__reporting_site": "https://report.test"},
         *("VALIDATION_FAILED", "job_parameters", "exactly one of attribution_report_to and reporting_site"),
     ),
-    ({"output_domain": {"mode": "kanon"}}, "VALIDATION_FAILED", "output_domain.mode", "declared or discover"),
-    ({"output_domain": {"mode": "secret"}}, "VALIDATION_FAILED", "output_domain.mode", "declared or discover"),
+    (
+        {"output_domain": {"mode": "kanon", "type": "terms"}, **NO_DOMAIN},
+        *("VALIDATION_FAILED", "output_domain.mode", "a stack on AWS has no listed types: use declared or discover"),
+    ),
+    (
+        {"output_domain": {"mode": "kanon"}, **NO_DOMAIN},
+        *("ARGUMENT_MISSING", "output_domain.type", "is missing: name a listed type"),
+    ),
+    (
+        {"output_domain": {"mode": "kanon", "type": "terms"}},
+        *("VALIDATION_FAILED", "job_parameters.output_domain_bucket_name", "the mode kanon takes no declared keys"),
+    ),
+    (
+        {"output_domain": {"mode": "declared", "type": "secret"}},
+        *("VALIDATION_FAILED", "output_domain.type", "the mode declared takes no type: leave it out"),
+    ),
+    ({"output_domain": {"mode": "secret"}}, "VALIDATION_FAILED", "output_domain.mode", "declared, discover or kanon"),
     (
         {"output_domain": {"mode": "discover"}},
         *("VALIDATION_FAILED", "job_parameters.output_domain_bucket_name", "leave it out"),

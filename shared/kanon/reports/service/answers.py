@@ -11,8 +11,20 @@ from pydantic import BaseModel, Field
 
 from kanon.http.answers import ErrorAnswer, Problem, error_answer
 from kanon.http.bodies import Bodies
+from kanon.noise.bound import Bound
 from kanon.noise.exact import exp_bounds, written_up
-from kanon.reports.job import JobRequest, of_all, of_job, written
+from kanon.reports.job import (
+    JobRequest,
+    Mode,
+    PrivacyParameters,
+    of_all,
+    of_both,
+    of_job,
+    rounded_up,
+    with_gate,
+    written,
+)
+from kanon.reports.service.released import ReleasedKeys
 from kanon.reports.shared_info import CONTRIBUTION_BOUND, moment
 from kanon.reports.storage.report_jobs import JobRow, State, output_of
 
@@ -169,6 +181,18 @@ class ResultInfo(BaseModel):
     finished_at: str
 
 
+class ReleasedList(BaseModel):
+    """The list of the gate whose values are the keys, and the guarantee for a unit that also caused one join."""
+
+    type: str
+    step: int
+    keys: int
+    join_epsilon: Annotated[str, Field(description="Of the gate, for one join")]
+    join_delta: Annotated[str, Field(description="The same if the step of the join may depend on a year of answers")]
+    sum_epsilon: Annotated[str, Field(description="Of this summary and the gate together")]
+    sum_delta: str
+
+
 class Privacy(BaseModel):
     """The guarantee of a job's summary, and that of all summaries of the stack together."""
 
@@ -176,7 +200,7 @@ class Privacy(BaseModel):
     epsilon: str
     delta: str
     contribution_bound: int
-    mode: Literal["declared", "discover"]
+    mode: Mode
     threshold: Threshold = None
     standard_deviation: Deviation
     rows_charged: Annotated[int, Field(description="Rows of the budget table; 0 until the job has spent")]
@@ -185,6 +209,7 @@ class Privacy(BaseModel):
     e_epsilon_cap: Annotated[str, Field(description="e to the power of epsilon_cap, rounded up")]
     this_summary: list[str]
     all_summaries: list[str]
+    released_keys: ReleasedList | None = None
 
 
 class JobAnswer(BaseModel):
@@ -234,7 +259,11 @@ def job_answer(row: JobRow, request: JobRequest, epsilon_cap: Fraction, delta_ca
 
 def privacy_of(row: JobRow, request: JobRequest, epsilon_cap: Fraction, delta_cap: Fraction) -> Privacy:
     """The guarantee of a job with its numbers, and its spent budget."""
-    parameters = request.parameters
+    parameters, released = request.parameters, ReleasedKeys.of(row)
+    this_summary, all_summaries = of_job(parameters), of_all(epsilon_cap, delta_cap)
+    if released is not None:
+        this_summary += of_both("this summary", Bound(parameters.epsilon, parameters.delta), released.join)
+        all_summaries += of_both("all summaries", Bound(epsilon_cap, delta_cap), released.join)
     return Privacy(
         unit=UNIT,
         epsilon=written(parameters.epsilon),
@@ -247,8 +276,22 @@ def privacy_of(row: JobRow, request: JobRequest, epsilon_cap: Fraction, delta_ca
         epsilon_cap=written(epsilon_cap),
         delta_cap=written(delta_cap),
         e_epsilon_cap=f"{float(written_up(exp_bounds(epsilon_cap)[1], 6)):g}",
-        this_summary=of_job(parameters),
-        all_summaries=of_all(epsilon_cap, delta_cap),
+        this_summary=this_summary,
+        all_summaries=all_summaries,
+        released_keys=None if released is None else _released_list(released, parameters),
+    )
+
+
+def _released_list(released: ReleasedKeys, parameters: PrivacyParameters) -> ReleasedList:
+    both = with_gate(Bound(parameters.epsilon, parameters.delta), released.join)
+    return ReleasedList(
+        type=released.type_name,
+        step=released.step,
+        keys=released.count,
+        join_epsilon=rounded_up(released.join.epsilon),
+        join_delta=rounded_up(released.join.delta),
+        sum_epsilon=rounded_up(both.epsilon),
+        sum_delta=rounded_up(both.delta),
     )
 
 

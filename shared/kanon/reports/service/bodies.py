@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from fractions import Fraction
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from aws_lambda_powertools.event_handler.openapi.params import Body as InBody
 from pydantic import (
@@ -160,10 +160,8 @@ def _no_debug_run(value: Any) -> None:
 
 
 def _mode(value: Any) -> Any:
-    if value == "kanon":
-        raise _wrong("kanon is not built yet: use declared or discover")
-    if value not in ("declared", "discover"):
-        raise _wrong("use declared or discover")
+    if value not in get_args(Mode):
+        raise _wrong("use declared, discover or kanon")
     return value
 
 
@@ -231,10 +229,8 @@ class JobParameters(JobFields):
     reporting_site: Parameter = Field(
         None, description="The only site of reporting origins, such as https://example.com"
     )
-    output_domain_bucket_name: OptionalText = Field(None, description="Where the declared keys are; not for discovery")
-    output_domain_blob_prefix: OptionalPrefix = Field(
-        None, description="Their name, or what the names begin with; not for discovery"
-    )
+    output_domain_bucket_name: OptionalText = Field(None, description="Where the declared keys are; only for them")
+    output_domain_blob_prefix: OptionalPrefix = Field(None, description="Their name, or what the names begin with")
     debug_privacy_epsilon: Epsilon = Field(
         None, description=f"Above 0, at most EpsilonCap, at most 3 decimals; {DEFAULT_EPSILON} if left out"
     )
@@ -266,7 +262,8 @@ class JobParameters(JobFields):
 class OutputDomain(JobFields):
     """Which keys the summary has."""
 
-    mode: KeyMode = "declared"
+    mode: KeyMode = Field("declared", description="kanon: the values of a listed type; on one machine only")
+    type: OptionalText = Field(None, description="The listed type; for kanon only")
 
 
 class LaplaceParams(JobFields):

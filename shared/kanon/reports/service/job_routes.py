@@ -25,7 +25,9 @@ from kanon.reports.service.answers import (
 )
 from kanon.reports.service.bodies import JobInBody, PublicationInBody, RequestRefusedError
 from kanon.reports.service.budget_view import BudgetAnswer, budget_answer, check_names, preflight_answer, read_unit
+from kanon.reports.service.released import Lists
 from kanon.reports.service.requests import (
+    NO_LISTS,
     check_output,
     create,
     named_buckets,
@@ -65,6 +67,7 @@ class JobRoutes:
         budgets: provides the budgets, which these routes only read.
         bucket: a bucket by its name.
         wake: starts a job. Without it the job starts at the next sweep.
+        lists: the lists that the gate has published.
     """
 
     settings: Jobs
@@ -72,6 +75,7 @@ class JobRoutes:
     budgets: Callable[[], BudgetsLeft]
     bucket: Callable[[str], ObjectStore]
     wake: Callable[[str], None]
+    lists: Lists = NO_LISTS
 
     def add_to(self, app: APIGatewayHttpResolver) -> None:
         """Let a resolver answer these routes."""
@@ -119,7 +123,7 @@ class JobRoutes:
         A histogram that cannot be written within 30 days is lost, and its budget stays spent.
         """
         request = self._read(body)
-        if not create(self.jobs(), request.job, body, clock.now()):
+        if not create(self.jobs(), request.job, body, clock.now(), **self._pinned(request)):
             raise RequestError(DUPLICATE)
         self.wake(request.job)
         return Response(202, "application/json", "{}")
@@ -181,7 +185,17 @@ class JobRoutes:
         settings = self.settings
         request = read_request(body, settings.delta_cap, settings.buckets, settings.epsilon_cap)
         check_output(request.output_bucket, settings.reports_bucket)
+        if request.listed_type is not None:
+            self.lists.check(request.listed_type)
         return request
+
+    def _pinned(self, request: JobRequest) -> dict[str, Any]:
+        """What is recorded with a new job: the keys that the gate has released by now, if it asks for them."""
+        if request.listed_type is None:
+            return {}
+        if self.jobs().read(request.job) is not None:  # before anything is written for a job that exists
+            raise RequestError(DUPLICATE)
+        return self.lists.pinned(request.job, request.listed_type).recorded
 
     def _stored_request(self, row: JobRow) -> JobRequest:
         """The request of a job. Its buckets may no longer be listed.

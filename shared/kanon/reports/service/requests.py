@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, Never
 
 from kanon.http.bodies import RequestError
 from kanon.reports.errors import JobError
@@ -25,6 +25,7 @@ from kanon.reports.service.bodies import (
     PREFIX_FORM,
     JobBody,
     JobParameters,
+    OutputDomain,
     PublicationBody,
     RequestRefusedError,
     invalid,
@@ -71,6 +72,7 @@ def read_request(
         report_to=parameters.attribution_report_to,
         reporting_site=parameters.reporting_site,
         domain=_domain(mode, parameters, buckets),
+        listed_type=_listed_type(fields.output_domain),
         parameters=PrivacyParameters(mode, epsilon, _delta_of(fields, epsilon, delta_cap)),
         filtering_ids=parameters.filtering_ids,
         error_threshold=parameters.report_error_threshold_percentage,
@@ -133,6 +135,24 @@ def read_job_id(text: str) -> str:
     return read_body(PublicationBody, {"job_request_id": text}).job_request_id
 
 
+class NoLists:
+    """A deployment without listed types."""
+
+    def check(self, type_name: str) -> Never:  # noqa: ARG002, it has none
+        """Refuse."""
+        raise invalid(
+            "output_domain.mode",
+            "a stack on AWS has no listed types: use declared or discover, or kanon serve --data with a listed type",
+        )
+
+    def pinned(self, job: str, type_name: str) -> Never:  # noqa: ARG002, it has none
+        """Refuse."""
+        self.check(type_name)
+
+
+NO_LISTS = NoLists()
+
+
 # What depends on several fields, or on the stack
 
 
@@ -156,17 +176,29 @@ def _prefixes(one: Any, several: Any) -> tuple[str, ...]:
 
 
 def _domain(mode: Mode, parameters: JobParameters, buckets: frozenset[str]) -> Domain | None:
-    """Where the declared keys are; None in discovery."""
+    """Where the declared keys are; None in the other modes."""
     names = ("output_domain_bucket_name", "output_domain_blob_prefix")
     bucket, prefix = parameters.output_domain_bucket_name, parameters.output_domain_blob_prefix
     for name, value in zip(names, (bucket, prefix), strict=True):
-        if mode == "discover" and value is not None:
-            raise invalid(f"job_parameters.{name}", "discovery takes no declared keys: leave it out")
+        if mode != "declared" and value is not None:
+            raise invalid(f"job_parameters.{name}", f"the mode {mode} takes no declared keys: leave it out")
         if mode == "declared" and value is None:
             raise RequestRefusedError("ARGUMENT_MISSING", f"job_parameters.{name}", "is missing")
     if bucket is None or prefix is None:
         return None
     return Domain(_bucket(f"job_parameters.{names[0]}", bucket, buckets), prefix)
+
+
+LISTED_TYPE = "output_domain.type"
+
+
+def _listed_type(domain: OutputDomain) -> str | None:
+    """The type whose released values are the keys; None in the other modes."""
+    if domain.mode != "kanon" and domain.type is not None:
+        raise invalid(LISTED_TYPE, f"the mode {domain.mode} takes no type: leave it out")
+    if domain.mode == "kanon" and domain.type is None:
+        raise RequestRefusedError("ARGUMENT_MISSING", LISTED_TYPE, "is missing: name a listed type")
+    return domain.type
 
 
 def _epsilon_of(fields: JobBody, epsilon_cap: Fraction) -> Fraction:
@@ -185,9 +217,10 @@ def _epsilon_of(fields: JobBody, epsilon_cap: Fraction) -> Fraction:
 
 def _delta_of(fields: JobBody, epsilon: Fraction, delta_cap: Fraction) -> Fraction:
     given, where = fields.privacy_params.laplace_dp_params.job_delta, "privacy_params.laplace_dp_params.job_delta"
-    if fields.output_domain.mode == "declared":
+    mode = fields.output_domain.mode
+    if mode != "discover":
         if given is not None:
-            raise invalid(where, "declared keys need no delta: leave it out")
+            raise invalid(where, f"{mode} keys need no delta: leave it out")
         return Fraction(0)
     delta = Fraction(DEFAULT_DELTA) if given is None else given
     if not LEAST_DELTA <= delta <= delta_cap or 10**15 % delta.denominator or delta * 100 > epsilon:
@@ -237,13 +270,13 @@ class NotPublishableError(RequestError):
         super().__init__(refusal(409, "VALIDATION_FAILED", "job_request_id", message))
 
 
-def create(jobs: AllJobs, job: str, request: Mapping[str, Any], now: float) -> bool:
-    """Store a new job with a new secret; False if another job has this id.
+def create(jobs: AllJobs, job: str, request: Mapping[str, Any], now: float, **values: Any) -> bool:
+    """Store a new job with a new secret and recorded values; False if another job has this id.
 
     The client retries a call whose answer was lost. Then the row exists with the same secret.
     """
     secret = secrets.token_bytes(SECRET_BYTES)
-    if jobs.create(job, request, int(now), secret):
+    if jobs.create(job, request, int(now), secret, **values):
         return True
     row = jobs.read(job)
     return row is not None and row.secret == secret

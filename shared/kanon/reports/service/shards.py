@@ -74,7 +74,7 @@ class JobPlan:
 
     @property
     def domain(self) -> list[str | None]:
-        """The names of each partition's declared keys; None in discovery."""
+        """The names of each partition's keys; None in discovery."""
         return self.value["domain"] or [None] * self.partitions
 
     @property
@@ -103,7 +103,7 @@ class Inputs:
 
     Attributes:
         shards: the objects of each shard.
-        keys: the declared keys, ascending, each once; None in discovery.
+        keys: the keys to release, ascending, each once; None in discovery.
     """
 
     shards: list[list[Stored]]

@@ -7,7 +7,7 @@ first record of a worker's result is kept, and each change of state is one condi
 import json
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from io import BytesIO
 from itertools import chain
@@ -21,6 +21,7 @@ from kanon.reports.histogram import Histogram, skip_lists
 from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, JobRequest
 from kanon.reports.noise import Noised, Randomness, reduce_partition
 from kanon.reports.service.committing import CommitOutcome, Spending
+from kanon.reports.service.released import ReleasedKeys
 from kanon.reports.service.rotation import REPLACED, SPENT_MESSAGE
 from kanon.reports.service.shards import (
     NOTHING_SPENT,
@@ -173,6 +174,8 @@ class Stages(Worker):
     def _plan(self, row: JobRow) -> list[Message] | None:
         request = self.request(row)
         inputs = self.inputs(request, row.received_at)
+        if (pinned := ReleasedKeys.of(row)) is not None:
+            inputs = replace(inputs, keys=self.work_of(row).keys(pinned.name))
         name, plan = write_plan(row, request, self.ring(), self.work_of(row), inputs)
         now = self.clock()
         if not self.jobs.move(row, State.MAPPING, now, plan=name, started=int(now)):

@@ -57,11 +57,11 @@ class ReportsFile(Database):
 
     # Jobs: as kanon.reports.storage.report_jobs.ReportJobs
 
-    def create(self, job: str, request: Mapping[str, Any], received_at: int, secret: bytes) -> bool:
-        """Store a new job; False if there is one with this id."""
+    def create(self, job: str, request: Mapping[str, Any], received_at: int, secret: bytes, **values: Any) -> bool:
+        """Store a new job and record values as JSON; False if there is one with this id."""
         body = json.dumps(request, sort_keys=True)
-        values = (job, State.RECEIVED, body, received_at, received_at, secret)
-        made = self.database.execute("INSERT OR IGNORE INTO jobs VALUES (?, ?, ?, ?, ?, ?, '{}', 1)", values)
+        row = (job, State.RECEIVED, body, received_at, received_at, secret, json.dumps(values, sort_keys=True))
+        made = self.database.execute("INSERT OR IGNORE INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, 1)", row)
         return made.rowcount > 0
 
     def read(self, job: str) -> JobRow | None:

@@ -163,7 +163,7 @@ class JobsTable(Protocol):
 class AllJobs(JobsTable, Protocol):
     """What the routes need of jobs beside this."""
 
-    def create(self, job: str, request: Mapping[str, Any], received_at: int, secret: bytes) -> bool:
+    def create(self, job: str, request: Mapping[str, Any], received_at: int, secret: bytes, **values: Any) -> bool:
         """Store a new job."""
 
 
@@ -174,8 +174,8 @@ class ReportJobs:
         self._client = client
         self._table = table
 
-    def create(self, job: str, request: Mapping[str, Any], received_at: int, secret: bytes) -> bool:
-        """Store a new job; False if there is one with this id."""
+    def create(self, job: str, request: Mapping[str, Any], received_at: int, secret: bytes, **values: Any) -> bool:
+        """Store a new job and record values as JSON; False if there is one with this id."""
         row = {
             **_key(job, JOB),
             "state": _text(State.RECEIVED),
@@ -184,6 +184,7 @@ class ReportJobs:
             "updated_at": _number(received_at),
             "deadline": _number(received_at + SECONDS_TO_COMMIT),
             "secret": {"B": secret},
+            **{f"v_{name}": _text(_json(value)) for name, value in values.items()},
         }
         written = all_or_none(
             self._client,
