@@ -108,6 +108,12 @@ class AsyncClient:
         """``Client.seal``."""
         return await self._run(self._calls.seal(value, amount))
 
+    async def seal_with_join(
+        self, type_: str, value: Value, amount: int, client: str | int
+    ) -> tuple[list[Outgoing], bool]:
+        """``Client.seal_with_join``."""
+        return await self._run(self._calls.seal_with_join(type_, value, amount, client))
+
     async def send(self, report: Outgoing) -> None:
         """``Client.send``."""
         await self._run(self._calls.send(report))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import secrets
 import threading
 import time
 from collections import defaultdict
@@ -47,6 +48,8 @@ TYPES_KEPT = 60.0
 """Seconds before an unknown type makes a client ask for the types again."""
 MOST_KEPT = 100_000
 """Kept answers; the oldest ones go first."""
+TOO_MANY = 429
+"""The status of a request that was not looked at."""
 PUBLIC_KEYS = "/.well-known/aggregation-service/v1/public-keys"
 
 ATTEMPTS = 3
@@ -108,6 +111,7 @@ class Calls:
     _ranges: dict[str, Ranges] = field(default_factory=dict)
     _keys: CachedKeys | None = None
     _device: Device[None] | None = None
+    _joined: tuple[int, frozenset[tuple[str, int]]] = (0, frozenset())
 
     def __post_init__(self) -> None:
         if not (self.deadline >= 0 and (self.spread is None or self.spread >= 0)):
@@ -324,6 +328,32 @@ class Calls:
             self._device, report = reporting.contribution_of(parameters, self._device, now, bucket_of(value), amount)
         return reporting.sealed(report, self._keys), bool(report.contributions) or amount == 0
 
+    def seal_with_join(
+        self, type_: str, value: Value, amount: int, client: str | int
+    ) -> Steps[tuple[list[Outgoing], bool]]:
+        """The report of a contribution, and the join of its value if it is the first one of its window."""
+        from kanon.client import reporting
+
+        parameters = self.check_reports()
+        if parameters.sparsity is None:
+            raise ValueError("a window has no limit of joins: give Windows(..., sparsity=20), or another number")
+        if not (yield from self._described(type_)).get("listed", False):
+            raise ValueError(f"type {type_!r} is not listed: use contribute, whose keys are declared or discovered")
+        join = answers.join_request(type_, value, client, listed=True)
+        report, fits = yield from self.seal(value, amount)
+        delayed = [report._replace(scheduled=report.scheduled + secrets.randbelow(parameters.length))]
+        if fits and amount and self._joins_now(report.scheduled, (type_, bucket_of(value))):
+            begins = report.scheduled + secrets.randbelow(parameters.length)
+            delayed.append(reporting.once(begins, join.path, join.body))
+        return delayed, fits
+
+    def _joins_now(self, window_end: int, key: tuple[str, int]) -> bool:
+        """Whether no contribution of the window with this end has joined this set, type and key, before."""
+        with _LOCK:
+            joined = self._joined[1] if self._joined[0] == window_end else frozenset[tuple[str, int]]()
+            self._joined = window_end, joined | {key}
+        return key not in joined
+
     def check_reports(self) -> Windows:
         """The parameters of reports, if it can encrypt them."""
         from kanon.client import reporting  # noqa: F401, its error names the extra
@@ -333,9 +363,10 @@ class Calls:
         return self.reports
 
     def send(self, report: Outgoing) -> Steps[None]:
-        """Send a report; the same bytes again until it is accepted."""
+        """Send a report; the same bytes again until it is accepted. A join is tried once."""
         asked = Request("POST", report.path, report.body)
-        answers.read_nothing(asked, (yield from self._answered(asked)))
+        end = self.clock() if report.once else None
+        answers.read_nothing(asked, (yield from self._answered(asked, end)))
 
     def send_due(self, pending: Iterable[Outgoing], now: int) -> Steps[list[Outgoing]]:
         """Send the due reports; returns those to keep. Without an answer to one, no other one is tried."""
@@ -348,7 +379,8 @@ class Calls:
             try:
                 yield from self.send(report)
             except ApiError as error:
-                kept.append(report)
+                if not report.once or (isinstance(error, RefusedError) and error.code == TOO_MANY):
+                    kept.append(report)
                 answered = not isinstance(error, NoAnswerError)
         return kept
 

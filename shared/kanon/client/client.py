@@ -133,15 +133,24 @@ class Client:
         """The encrypted report of ``contribute``, to be sent later, and whether it has the contribution."""
         return self._run(self._calls.seal(value, amount))
 
+    def seal_with_join(self, type_: str, value: Value, amount: int, client: str | int) -> tuple[list[Outgoing], bool]:
+        """The encrypted report of ``seal`` for a listed type, with the join of its value. Give both to ``send_due``.
+
+        It asks for no answer about the value. Both are due after the end of the window, each after a delay of its own
+        of up to a window. The first contribution to a value in a window joins; an empty report does not. ``Windows``
+        needs a ``sparsity``, the most joins of a window.
+        """
+        return self._run(self._calls.seal_with_join(type_, value, amount, client))
+
     def send(self, report: Outgoing) -> None:
         """Send an encrypted report. Sent twice, it counts once."""
         self._run(self._calls.send(report))
 
     def send_due(self, pending: Iterable[Outgoing], now: int) -> list[Outgoing]:
-        """Send the reports that are due at ``now``, in milliseconds.
+        """Send the reports and joins that are due at ``now``, in milliseconds.
 
         Returns:
-            The reports to keep, unchanged: those not due, and those not accepted.
+            Those to keep, unchanged: not due, or not accepted. Of joins only those that were refused with 429.
         """
         return self._run(self._calls.send_due(pending, now))
 

@@ -36,3 +36,8 @@ def contribution_of(
 def sealed(report: encrypt.ClientReport, keys: encrypt.CachedKeys) -> Outgoing:
     """The encrypted report as a request, with an id of its own."""
     return outgoing(report, encrypt.encrypt(report, keys.keys))
+
+
+def once(scheduled: int, path: str, body: bytes) -> Outgoing:
+    """A request that is not sent again, because it may have arrived."""
+    return Outgoing(scheduled, path, body, once=True)

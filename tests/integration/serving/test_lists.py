@@ -99,7 +99,7 @@ def compared(path: Path, steps: range) -> Compared:
         control = run.directory.control
         if rng.random() < 0.3 and last == step:  # it counts from the next list on
             control.suppress(key_of(run.directory, rng.choice(LISTED), rng.choice(VALUES)))
-            control.show(key_of(run.directory, rng.choice(LISTED), rng.choice(VALUES)), 2**40)
+            control.show(key_of(run.directory, rng.choice(LISTED), rng.choice(VALUES)))
         run.compare(visible(run.directory, step))
     run.directory.close()
     return run

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from kanon.client import Bearer, Client
 from kanon.client.answers import Join, batch_entry
 from kanon.client.values import bucket_of
 from kanon.gate.mechanism.bounds import guarantee
+from kanon.reports.clients.windows import Windows
 from kanon.reports.service.stages import Stages
 from kanon.serving.lists import KEPT, Lister
 from tests.integration.serving import reported
@@ -41,7 +43,7 @@ class Deployment:
 
     def tick(self) -> None:
         self.served.evaluate()
-        assert self.lister.publish(self.served.now) == 1
+        assert self.lister.behind(self.served.now) == 0
 
     def asked(self, job: str, **domain: Any) -> tuple[int, Any]:
         body = reported.body(job, "10")
@@ -85,6 +87,31 @@ def test_the_keys_are_the_released_values_also_without_reports_and_no_others(dep
     assert found[bucket_of(SHARED)] != 40 * reported.VALUE or found[bucket_of(ALSO)] != 0, "no noise was added"
     assert left(deployed.served) == "2"
     assert bucket_of(SHARED) == int.from_bytes(sha256(SHARED.encode()).digest()[:16], "big")
+
+
+def test_clients_that_join_and_report_give_the_sum_of_their_value(deployed: Deployment) -> None:
+    served, clients, amount = deployed.served, deployed.type_.parameters.surely_true_from * 2, 60_000
+    pending = []
+    with Client(f"http://127.0.0.1:{served.server.port}", auth=Bearer(served.key)) as sender:
+        for number in range(clients):
+            device = Client(sender._transport, reports=Windows(reported.ORIGIN, sparsity=2))
+            device._calls.now = lambda: served.now
+            for value in (SHARED, f"a term of {number} alone"):
+                made, fits = device.seal_with_join("terms", value, amount, f"client-{number}")
+                assert fits is (value == SHARED)  # the second one exceeds the budget: its report is empty
+                pending += made
+        served.now += 1200
+        assert sender.send_due(pending, int(served.now * 1000)) == []
+    assert len(pending) == 3 * clients
+    deployed.tick()
+    deployed.create("first")
+    turn(served)
+    assert keys_of(deployed, "first") == {bucket_of(SHARED)}
+    found = summary(served.directory.path, "first")[bucket_of(SHARED)]
+    assert abs(found - clients * amount) < 200_000
+    assert served.reporting is not None
+    counters = served.reporting.file.read("first").values["counters"]  # type: ignore[union-attr]
+    assert counters["accepted"] == 2 * clients
 
 
 def test_a_job_keeps_the_keys_of_the_moment_at_which_it_was_received(deployed: Deployment) -> None:

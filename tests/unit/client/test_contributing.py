@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from kanon.client import Background, Client, HttpAnswer, NoAnswerError, UnexpectedAnswerError, bucket_of
+from kanon.client import (
+    Background,
+    Client,
+    HttpAnswer,
+    NoAnswerError,
+    UnexpectedAnswerError,
+    UnknownTypeError,
+    bucket_of,
+    value_id,
+)
 from kanon.reports.clients.windows import Windows
 from kanon.reports.payload import decode, open_sealed, public_document
 from tests.unit.reports import made
@@ -140,3 +149,120 @@ def test_a_report_that_is_refused_does_not_keep_the_others_from_being_sent() -> 
     collector.refused = first.body
     assert client.send_due([first, second], second.scheduled) == [first]
     assert collector.attempts == [first.body, second.body]
+
+
+# A listed type: the join goes along
+
+FEW = Windows("https://shop.example", contribution_bound=100, sparsity=2)
+NOW = 1_800_000_000
+END, LENGTH = (NOW + 600) * 1000, 600_000
+
+
+class Service(Collector):
+    """A collector with a listed type, a type that is not listed, and joins that it may refuse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.joins: list[tuple[str, Any]] = []
+        self.asked: list[str] = []
+        self.answer_to_joins: HttpAnswer | None = HttpAnswer(200, [], b"{}")
+
+    def __call__(self, method: str, path: str, body: bytes, headers: Any) -> HttpAnswer:
+        self.asked.append(f"{method} {path}")
+        if path == "/v1/types":
+            types = [{"type": "terms", "period": 3600, "listed": True}, {"type": "ids", "period": 3600}]
+            return HttpAnswer(200, [], json.dumps({"types": types}).encode())
+        if not path.endswith(":join"):
+            return super().__call__(method, path, body, headers)
+        self.joins.append((path, json.loads(body)))
+        if self.answer_to_joins is None:
+            raise NoAnswerError("down")
+        return self.answer_to_joins
+
+
+def listed_client(service: Collector, windows: Windows = FEW, **options: Any) -> Client:
+    client = Client(service, reports=windows, sleep=lambda _: None, **options)
+    client._calls.now = lambda: float(NOW)
+    return client
+
+
+def test_a_contribution_to_a_listed_type_joins_its_value_once_in_a_window_and_always_reports() -> None:
+    service = Service()
+    client = listed_client(service)
+    made = [client.seal_with_join("terms", value, amount, "c") for value, amount in (("a", 40), ("a", 40), ("b", 40))]
+    assert [(fits, [one.once for one in some]) for some, fits in made] == [
+        (True, [False, True]), (True, [False]), (False, [False])
+    ]  # fmt: skip
+    pending = [one for some, _ in made for one in some]
+    assert client.send_due(pending, END - 1) == pending
+    assert service.joins == service.attempts == []
+    assert client.send_due(pending, END + LENGTH) == []
+    assert service.joins == [
+        (f"/v1/types/terms/sets/{value_id('a')}:join", {"client": "c", "value": "a"}),
+    ]
+    assert len(service.attempts) == 3
+    assert not [asked for asked in service.asked if "query" in asked or "released" in asked or "ranges" in asked]
+    client._calls.now = lambda: NOW + 600.0  # the next window
+    again, fits = client.seal_with_join("terms", "a", 40, "c")
+    assert (fits, [one.once for one in again]) == (True, [False, True])
+
+
+@pytest.mark.parametrize(("amount", "joins"), [(0, False), (101, False), (100, True)])
+def test_an_empty_report_joins_nothing(amount: int, joins: bool) -> None:
+    made, _ = listed_client(Service()).seal_with_join("terms", "a", amount, "c")
+    assert [one.once for one in made] == [False, True][: 1 + joins]
+
+
+def test_no_window_joins_more_than_its_limit() -> None:
+    client = listed_client(Service())
+    made = [client.seal_with_join("terms", f"v{n}", 1, "c")[0] for n in range(5)]
+    assert sum(one.once for some in made for one in some) == 2
+    assert sum(not one.once for some in made for one in some) == 5
+
+
+def test_join_and_report_are_sent_after_independent_delays_behind_the_window() -> None:
+    service = Service()
+    pairs = [listed_client(service).seal_with_join("terms", "a", 1, "c")[0] for _ in range(200)]
+    delays = [[one.scheduled - END for one in pair] for pair in pairs]
+    assert all(0 <= delay < LENGTH for pair in delays for delay in pair)
+    reports, joins = (sorted(pair[n] for pair in delays) for n in range(2))
+    for of_one in (reports, joins):
+        assert of_one[0] < LENGTH // 4 < of_one[100] < 3 * LENGTH // 4 < of_one[-1]
+    earlier = sum(report < join for report, join in delays)
+    assert 50 < earlier < 150
+    assert service.attempts == []
+
+
+def test_a_join_is_not_sent_again_and_its_report_is() -> None:
+    service = Service()
+    client = listed_client(service, deadline=1000.0)
+    pending = client.seal_with_join("terms", "a", 1, "c")[0]
+    service.answer_to_joins = None
+    service.failures = 1
+    assert client.send_due(list(reversed(pending)), END + LENGTH) == pending[:1]  # nobody was there
+    assert client.send_due(pending[:1], END + LENGTH) == []
+    assert len(service.joins) == 1
+    assert len(set(service.attempts)) == 1
+
+
+@pytest.mark.parametrize(("status", "kept"), [(429, True), (503, False), (500, False), (400, False)])
+def test_only_a_join_that_nobody_looked_at_is_kept(status: int, kept: bool) -> None:
+    service = Service()
+    client = listed_client(service, deadline=1000.0)
+    (_, join) = client.seal_with_join("terms", "a", 1, "c")[0]
+    service.answer_to_joins = HttpAnswer(status, [], b"{}")
+    assert client.send_due([join], END + LENGTH) == ([join] if kept else [])
+    assert len(service.joins) == 1
+
+
+def test_what_does_not_fit_a_listed_type_is_refused_before_anything_is_sent() -> None:
+    service = Service()
+    with pytest.raises(ValueError, match="has no limit of joins: give Windows"):
+        listed_client(service, WINDOWS).seal_with_join("terms", "a", 1, "c")
+    with pytest.raises(ValueError, match="'ids' is not listed: use contribute"):
+        listed_client(service).seal_with_join("ids", "a", 1, "c")
+    with pytest.raises(ValueError, match="1 to 512 bytes"):
+        listed_client(service).seal_with_join("terms", "a" * 513, 1, "c")
+    with pytest.raises(UnknownTypeError):
+        listed_client(service).seal_with_join("words", "a", 1, "c")
+    assert service.joins == service.attempts == []

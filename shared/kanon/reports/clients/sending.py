@@ -1,4 +1,4 @@
-"""The requests of encrypted reports, one POST per report. ``kanon.client`` sends them."""
+"""The requests of encrypted reports, one POST per report, and of their joins. ``kanon.client`` sends them."""
 
 import base64
 import json
@@ -20,11 +20,14 @@ class Outgoing(NamedTuple):
         scheduled: the time of the first attempt, in milliseconds.
         path: of the collector.
         body: JSON.
+        once: whether it is not sent again unless the service has refused it as too much. A join that is sent in two
+            steps counts as two.
     """
 
     scheduled: int
     path: str
     body: bytes
+    once: bool = False
 
 
 def outgoing(report: ClientReport, encrypted: avro.Report) -> Outgoing:
