@@ -94,7 +94,7 @@ def test_clients_that_join_and_report_give_the_sum_of_their_value(deployed: Depl
     pending = []
     with Client(f"http://127.0.0.1:{served.server.port}", auth=Bearer(served.key)) as sender:
         for number in range(clients):
-            device = Client(sender._transport, reports=Windows(reported.ORIGIN, sparsity=2))
+            device = Client(sender._connection, reports=Windows(reported.ORIGIN, sparsity=2))
             device._calls.now = lambda: served.now
             for value in (SHARED, f"a term of {number} alone"):
                 made, fits = device.seal_with_join("terms", value, amount, f"client-{number}")

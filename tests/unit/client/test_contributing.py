@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -180,8 +181,10 @@ class Service(Collector):
         return self.answer_to_joins
 
 
-def listed_client(service: Collector, windows: Windows = FEW, **options: Any) -> Client:
-    client = Client(service, reports=windows, sleep=lambda _: None, **options)
+def listed_client(
+    service: Service, sleep: Callable[[Any], None] = lambda _: None, windows: Windows = FEW, **options: Any
+) -> Client:
+    client = Client(service, reports=windows, sleep=sleep, **options)
     client._calls.now = lambda: float(NOW)
     return client
 
@@ -235,11 +238,11 @@ def test_join_and_report_are_sent_after_independent_delays_behind_the_window() -
 
 def test_a_join_is_not_sent_again_and_its_report_is() -> None:
     service = Service()
-    client = listed_client(service, deadline=1000.0)
+    client, impatient = (listed_client(service, sleep, deadline=1000.0) for sleep in (lambda _: None, pytest.fail))
     pending = client.seal_with_join("terms", "a", 1, "c")[0]
     service.answer_to_joins = None
     service.failures = 1
-    assert client.send_due(list(reversed(pending)), END + LENGTH) == pending[:1]  # nobody was there
+    assert impatient.send_due(list(reversed(pending)), END + LENGTH) == pending[:1]  # nobody was there
     assert client.send_due(pending[:1], END + LENGTH) == []
     assert len(service.joins) == 1
     assert len(set(service.attempts)) == 1
@@ -248,7 +251,7 @@ def test_a_join_is_not_sent_again_and_its_report_is() -> None:
 @pytest.mark.parametrize(("status", "kept"), [(429, True), (503, False), (500, False), (400, False)])
 def test_only_a_join_that_nobody_looked_at_is_kept(status: int, kept: bool) -> None:
     service = Service()
-    client = listed_client(service, deadline=1000.0)
+    client = listed_client(service, pytest.fail, deadline=1000.0)
     (_, join) = client.seal_with_join("terms", "a", 1, "c")[0]
     service.answer_to_joins = HttpAnswer(status, [], b"{}")
     assert client.send_due([join], END + LENGTH) == ([join] if kept else [])
@@ -258,7 +261,7 @@ def test_only_a_join_that_nobody_looked_at_is_kept(status: int, kept: bool) -> N
 def test_what_does_not_fit_a_listed_type_is_refused_before_anything_is_sent() -> None:
     service = Service()
     with pytest.raises(ValueError, match="has no limit of joins: give Windows"):
-        listed_client(service, WINDOWS).seal_with_join("terms", "a", 1, "c")
+        listed_client(service, windows=WINDOWS).seal_with_join("terms", "a", 1, "c")
     with pytest.raises(ValueError, match="'ids' is not listed: use contribute"):
         listed_client(service).seal_with_join("ids", "a", 1, "c")
     with pytest.raises(ValueError, match="1 to 512 bytes"):

@@ -25,7 +25,7 @@
 | 33 | a report of version 2.0 counted as one bad report, and the job goes on |
 
 The traps of clients (27 to 29) are in ``clients/test_traps.py``, those of the service and its tables in
-``tests/integration/reports/test_traps.py``. Trap 34 concerns keys that the gate shows, which are not built.
+``tests/integration/reports/test_traps.py``.
 """
 
 import json
