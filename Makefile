@@ -118,9 +118,9 @@ simulate: .venv-demo/.log  ## simulate the answers of types on a log, and their 
 	@$(KANON) simulate "$(or $(LOG),$(error name a join log: make simulate LOG=joins.csv))" $(ARGS)
 
 .PHONY: demo-reports
-demo-reports: .venv-local/.project  ## encrypt a log as reports, aggregate them here or in a service, check every number (URL=http://127.0.0.1:8000 or STACK=name)
+demo-reports: .venv-local/.project  ## encrypt a log as reports, aggregate them here or in a service, check every number (MODE=kanon; URL=http://127.0.0.1:8000 or STACK=name)
 	@.venv-local/bin/kanon reports $(if $(URL)$(STACK),demo-service $(if $(URL),--url "$(URL)") $(if $(STACK),--stack "$(STACK)"),demo) \
-		$(if $(LOG),--log "$(LOG)") $(ARGS)
+		$(if $(MODE),--mode "$(MODE)") $(if $(LOG),--log "$(LOG)") $(ARGS)
 
 .PHONY: serve
 serve: .venv-demo/.project  ## run the service on this machine, with short steps and open joins (PORT=8000 DATA=build/data TYPES=types.json ARGS=...)

@@ -206,8 +206,18 @@ def a_join_that_reads_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
 @plant("the role of query refuses dynamodb:UpdateItem on arn")
 def a_query_that_writes_a_mark_of_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
     def query(self: Querying, *_: Any) -> None:
-        table = self.statuses._table.replace("Statuses", "Control")
-        self.statuses._client.update_item(TableName=table, Key={"name": {"S": "slot#0"}})
+        statuses: Any = self.statuses
+        name = statuses.table._table.replace("Statuses", "Control")
+        statuses.table._client.update_item(TableName=name, Key={"name": {"S": "slot#0"}})
+
+    before(monkeypatch, Querying, "query", query)
+
+
+@plant("the role of query refuses s3:GetObject on arn")
+def a_query_that_reads_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    def query(self: Querying, *_: Any) -> None:
+        statuses: Any = self.statuses
+        statuses.fetch("0/0/490000-1-0.part")
 
     before(monkeypatch, Querying, "query", query)
 

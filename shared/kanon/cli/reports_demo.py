@@ -2,21 +2,24 @@
 
 import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kanon.cli.errors import one_line
+from kanon.cli.errors import CommandError, one_line
 from kanon.cli.files import Force, OutputFiles
 from kanon.cli.options import DateOrder, SkipBadRows, log_reading, say_left_out
 from kanon.cli.screen import progress, working
 from kanon.joinlog import LogError, LogReading
-from kanon.reports.job import PrivacyParameters, decimal
+from kanon.reports.job import PrivacyParameters, decimal, written
 
 if TYPE_CHECKING:
     from kanon.demo.logs import JoinLog
+    from kanon.demo.released_log import ReleasedLog
     from kanon.demo.reported_log import ReportedLog
     from kanon.reports.avro import Report
     from kanon.reports.payload import PublicKey
@@ -38,13 +41,21 @@ def demo(
     dates: DateOrder = None,
     skip_bad_rows: SkipBadRows = False,
     window: Window = 24,
-    epsilon: Annotated[str, typer.Option(help="Epsilon of each of the two summaries.")] = "1",
+    epsilon: Annotated[
+        str, typer.Option(help="Epsilon of each summary; with --mode, of that with released keys.")
+    ] = "1",
+    mode: Annotated[
+        str | None, typer.Option(metavar="kanon", help="A third summary, whose keys the gate has released.")
+    ] = None,
     picture: Annotated[Path, typer.Option("--plot", help="File for the picture (PNG).")] = Path(
         "build/demo-reports.png"
     ),
     force: Force = False,
 ) -> None:
     """Turn a join log into encrypted reports, aggregate them twice, check every number and draw a picture.
+
+    With --mode kanon a third summary has the keys that a gate releases of the log (k 50, 30 days). All three then have
+    the same guarantee for a unit, the gate included.
 
     Example: kanon reports demo --log joins.csv --window-hours 6 --epsilon 2
     """
@@ -53,19 +64,30 @@ def demo(
     import matplotlib as mpl  # noqa: F401, fail now and not after the work
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+    from kanon.demo.released_log import ReleasedLog
     from kanon.demo.reported_log import JOINS, ORIGIN, UNUSED, VALUE, Files, ReportedLog, draw
 
     began = time.monotonic()
-    both = both_parameters(epsilon)
+    if mode not in (None, "kanon"):
+        raise typer.BadParameter("must be kanon: declared and discovered keys are always shown", param_hint="--mode")
+    chosen = both_parameters(epsilon)
     read = log_of(log, log_reading(dates, skip_bad_rows))
     reported = ReportedLog(read, window)
     typer.echo(f"{read.title}: {len(read.joins):,} joins of {len(reported.exact):,} sets.")
     typer.echo(f"Unit of privacy: one client in one window of {window} h. Its first {JOINS} joins count in a window.")
+    gate: ReleasedLog | None = None
+    if mode is not None:
+        with working("deciding which sets are shared"):
+            gate = ReleasedLog(reported, SEED)
+            if not len(gate.released):
+                raise CommandError("the gate releases no set of this log: give one in which 50 clients share a set")
+            reported, chosen = replace(reported, released=gate.released), gate.parameters(chosen[0].epsilon)
+        typer.echo(f"{len(reported.released):,} keys are released by the gate. It costs {gate.join} a join.")
     summaries = []
     with tempfile.TemporaryDirectory() as folder:
         files = Files(reported, Path(folder), X25519PrivateKey.generate())
         files.write(encrypted(reported, ORIGIN, files.keys))
-        for parameters in both:
+        for parameters in chosen:
             with working(f"opening and adding up the reports: {parameters.mode}"):
                 summaries.append(files.aggregated(parameters))
     typer.echo(f"{summaries[0].accepted:,} reports encrypted, opened and counted, {VALUE:,} for each join.")
@@ -77,13 +99,16 @@ def demo(
         summary.check(reported)
         typer.echo(reported.in_words(summary.metrics, summary.parameters))
     with working("drawing"):
-        title = f"{read.title}: windows of {window} h, epsilon {epsilon}, delta {DELTA}"
+        spent = chosen[1]
+        title = f"{read.title}: windows of {window} h, epsilon {written(spent.epsilon)}, delta {float(spent.delta):g}"
         outputs.write({picture: draw(summaries, reported, title)})
-    _promise(both)
+    for line in () if gate is None else gate.compared(summaries):
+        typer.echo(line)
+    _promise(chosen, gate)
     typer.echo(f"Picture: {picture} ({time.monotonic() - began:.0f} s in all)")
 
 
-def both_parameters(epsilon: str) -> tuple[PrivacyParameters, PrivacyParameters]:
+def both_parameters(epsilon: str) -> tuple[PrivacyParameters, ...]:
     """Those of a job with declared keys, and of one that discovers them."""
     each = decimal(epsilon, "--epsilon")
     return PrivacyParameters("declared", each), PrivacyParameters("discover", each, decimal(DELTA, "--delta"))
@@ -109,12 +134,15 @@ def encrypted(reported: "ReportedLog", origin: str, keys: "list[PublicKey]") -> 
     return sealed
 
 
-def _promise(both: tuple[PrivacyParameters, PrivacyParameters]) -> None:
-    from kanon.reports.job import of_all, of_job
+def _promise(chosen: Sequence[PrivacyParameters], gate: "ReleasedLog | None") -> None:
+    from kanon.demo.reported_log import JOINS
+    from kanon.noise.bound import Bound
+    from kanon.reports.job import of_all, of_both, of_job
 
-    parts: dict[str, list[str]] = {parameters.mode: of_job(parameters) for parameters in both}
-    parts["Both summaries together"] = of_all(
-        sum((p.epsilon for p in both), Fraction(0)), sum((p.delta for p in both), Fraction(0))
-    )
+    parts: dict[str, list[str]] = {parameters.mode: of_job(parameters) for parameters in chosen}
+    spent = Bound(sum((p.epsilon for p in chosen), Fraction(0)), sum((p.delta for p in chosen), Fraction(0)))
+    parts["All summaries together"] = of_all(spent.epsilon, spent.delta)
+    if gate is not None:
+        parts["All summaries together"] += of_both("all summaries", spent, gate.join, JOINS)
     for name, lines in parts.items():
         typer.echo("\n  ".join([f"\n{name}:", *lines]))

@@ -5,7 +5,7 @@ Both demos of reports use it: the one of local files, and the one of a running s
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from hashlib import sha256
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from kanon.demo.logs import JoinLog
 from kanon.noise.exact import exp_bounds
-from kanon.pictures import BLUE, GREEN, TEXT, YELLOW, panels, saved
+from kanon.pictures import BLUE, GREEN, PINK, TEXT, YELLOW, panels, saved
 from kanon.reports import avro
 from kanon.reports.aggregate import Job, NoiseSecrets, aggregate
 from kanon.reports.clients.encrypt import encrypt
 from kanon.reports.clients.windows import Windows, contributions
-from kanon.reports.job import PrivacyParameters
+from kanon.reports.job import Mode, PrivacyParameters
 from kanon.reports.noise import DiscreteLaplace
 from kanon.reports.payload import PublicKey
 from kanon.reports.shared_info import CONTRIBUTION_BOUND, Rules
@@ -37,6 +37,7 @@ UNUSED = 20
 KEY_ID = "4b1b6e1e-0d0c-4c7e-9d0e-6f3f6d1a2b3c"
 PROCESSES = 2
 """Processes that open reports."""
+TITLES: dict[Mode, str] = {"declared": "Declared keys", "discover": "Key discovery", "kanon": "Released keys"}
 MISS = Fraction(1, 10**9)
 """The probability that a check of the demo fails by chance."""
 
@@ -48,10 +49,12 @@ class ReportedLog:
     Attributes:
         log: joins in the order of time.
         window: hours of a window.
+        released: the keys that the gate has released, sorted, for the mode kanon.
     """
 
     log: JoinLog
     window: int
+    released: NDArray[np.bytes_] = field(default_factory=lambda: np.empty(0, "S16"))
 
     @cached_property
     def exact(self) -> dict[bytes, int]:
@@ -73,6 +76,10 @@ class ReportedLog:
     def declared(self) -> NDArray[np.bytes_]:
         """The declared keys, sorted: those of the log's sets, and ``UNUSED`` keys without joins."""
         return np.frombuffer(b"".join(sorted({*self.exact, *self.unused})), "S16")
+
+    def keys(self, mode: Mode) -> NDArray[np.bytes_] | None:
+        """The keys of a job, sorted; None in discovery."""
+        return {"declared": self.declared, "kanon": self.released, "discover": None}[mode]
 
     def encrypted(self, origin: str, keys: Sequence[PublicKey]) -> Iterator[avro.Report]:
         """A report for every join."""
@@ -97,9 +104,9 @@ class ReportedLog:
         for key, metric in metrics.items():
             if key not in expected or abs(metric - self.exact.get(key, 0)) > most:
                 raise AssertionError("a released number is too far from its exact sum: report this as a bug")
-        tau = parameters.threshold
-        if tau is None and metrics.keys() != expected:
-            raise AssertionError("a declared key is missing: report this as a bug")
+        tau, keys = parameters.threshold, self.keys(parameters.mode)
+        if keys is not None and metrics.keys() != set(avro.listed(keys)):
+            raise AssertionError(f"the keys are not the {parameters.mode} ones: report this as a bug")
         if tau is not None:
             sure = {key for key, total in self.exact.items() if total > tau + most}
             if not sure <= metrics.keys() or not all(metric > tau for metric in metrics.values()):
@@ -109,7 +116,7 @@ class ReportedLog:
         """A checked summary in one sentence."""
         bar, tau = 2 * parameters.standard_deviation, parameters.threshold
         within = sum(abs(metric - self.exact.get(key, 0)) <= bar for key, metric in metrics.items())
-        keys = f"{len(metrics):,} declared keys"
+        keys = f"{len(metrics):,} {'released' if parameters.mode == 'kanon' else 'declared'} keys"
         if tau is not None:
             keys = f"{len(metrics):,} of {len(self.exact):,} sets, those above {tau / VALUE:.1f} joins"
         return (
@@ -163,7 +170,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Files:
-    """Files of encrypted reports and of declared keys, from which jobs are run.
+    """Files of encrypted reports and of keys, from which jobs are run.
 
     Attributes:
         reported: the log.
@@ -186,17 +193,19 @@ class Files:
         return tuple(self.folder / f"reports-{number}.avro" for number in range(PROCESSES))
 
     def write(self, sealed: Sequence[avro.Report]) -> None:
-        """Write all files."""
+        """Write the reports."""
         for number, file in enumerate(self.reports):
             avro.write_reports(file, sealed[number::PROCESSES])
-        avro.write_domain(self.folder / "domain.avro", self.reported.declared)
 
     def aggregated(self, parameters: PrivacyParameters) -> Summary:
         """Run a job over the files."""
         log = self.reported.log
         end = int(max(join.time for join in log.joins)) + self.reported.window * 3600
         rules = Rules(end, {KEY_ID: self.private}, check_age=end - log.start < 90 * 86_400)
-        domain = (self.folder / "domain.avro",) if parameters.mode == "declared" else None
+        keys, domain = self.reported.keys(parameters.mode), None
+        if keys is not None:
+            domain = (self.folder / f"{parameters.mode}.avro",)
+            avro.write_domain(domain[0], keys)
         job = Job(self.reports, domain, parameters, rules, id=f"demo-{parameters.mode}")
         outcome = aggregate(job, NoiseSecrets.draw(), PROCESSES, undeclared=True)
         metrics = {
@@ -211,8 +220,8 @@ class Files:
 def draw(summaries: Sequence[Summary], reported: ReportedLog, title: str) -> bytes:
     """Draw exact sums and released numbers of every set, in joins, with bars of two standard deviations."""
     order = [*sorted(reported.exact, key=lambda key: -reported.exact[key]), *reported.unused]
-    figure, axes = panels(2, 1, (11, 8), sharex=True, sharey=True)
-    for panel, summary, colour in zip(axes.flat, summaries, (BLUE, GREEN), strict=True):
+    figure, axes = panels(len(summaries), 1, (11, 4 * len(summaries)), sharex=True, sharey=True)
+    for panel, summary, colour in zip(axes.flat, summaries, (BLUE, GREEN, PINK), strict=False):
         metrics, parameters = summary.metrics, summary.parameters
         shown = [(place, metrics[key] / VALUE) for place, key in enumerate(order, 1) if key in metrics]
         places, numbers = zip(*shown, strict=True) if shown else ((), ())
@@ -225,7 +234,7 @@ def draw(summaries: Sequence[Summary], reported: ReportedLog, title: str) -> byt
         )  # fmt: skip
         if parameters.threshold is not None:
             panel.axhline(parameters.threshold / VALUE, color=YELLOW, label="threshold: sets below it are not shown")
-        panel.set_title(f"{'Declared keys' if parameters.threshold is None else 'Key discovery'}", loc="left")
+        panel.set_title(TITLES[parameters.mode], loc="left")
         panel.set_yscale("symlog", linthresh=10)
         panel.set_ylabel("joins counted")
         panel.grid(visible=True, alpha=0.3)

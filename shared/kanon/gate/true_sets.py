@@ -6,11 +6,10 @@ little-endian); zeros up to a whole number of :data:`PADDING` bytes, so that the
 
 It needs no numpy: ``query`` starts without it. :mod:`kanon.gate.showing` makes these objects.
 
-Its name is ``true/1234/5/480000-17-3-<sha256>``: layout, slot, step, run, number and digest. So an object is the one
-that its horizon names, or it is not used: an older one, or a damaged one, has another digest.
+Its name is ``true/1234/5/480000-17-3-<digest>``: layout, slot, step, run, number, and the first half of its SHA-256. So
+an object is the one that its horizon names, or it is not used: an older one, or a damaged one, has another digest.
 """
 
-from bisect import bisect_left
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Self
@@ -39,7 +38,7 @@ class TrueSets:
         Raises:
             UndecodableMembersError: they are not those of the name, or of no known format.
         """
-        if sha256(content).hexdigest() != name.rpartition("-")[2]:
+        if _digest(content) != name.rpartition("-")[2]:
             raise UndecodableMembersError("an object of true sets is not as it was written")
         count = int.from_bytes(content[12:HEADER_BYTES], "big")
         if content[:12] != MAGIC + FORMAT.to_bytes(4, "big") or len(content) < HEADER_BYTES + count * ENTRY_BYTES:
@@ -47,13 +46,20 @@ class TrueSets:
         return cls(content, count)
 
     def crossings(self, set_key: bytes) -> tuple[int, ...]:
-        """The step at which a set crossed; empty if the object does not have it."""
-        key = set_key[:KEY_BYTES]
-        at = bisect_left(range(self.count), key, key=self._key)
-        if at == self.count or self._key(at) != key:
+        """The step at which a set crossed; empty if the object does not have it.
+
+        It reads as many entries for every key: the time of an answer must not depend on it.
+        """
+        if not self.count:
             return ()
+        key, at, size = set_key[:KEY_BYTES], 0, self.count
+        while size > 1:
+            half = size // 2
+            at += half * (self._key(at + half) <= key)
+            size -= half
         end = HEADER_BYTES + at * ENTRY_BYTES + KEY_BYTES
-        return (int.from_bytes(self.content[end : end + 4], "little"),)
+        crossing = int.from_bytes(self.content[end : end + 4], "little")
+        return (crossing,) if self._key(at) == key else ()
 
     def _key(self, at: int) -> bytes:
         start = HEADER_BYTES + at * ENTRY_BYTES
@@ -62,7 +68,12 @@ class TrueSets:
 
 def name_of(base: str, content: bytes) -> str:
     """The name of an object."""
-    return f"{PREFIX}{base}-{sha256(content).hexdigest()}"
+    return f"{PREFIX}{base}-{_digest(content)}"
+
+
+def _digest(content: bytes) -> str:
+    """Three names are in each horizon and slot's row: whole digests would make a row dearer to write."""
+    return sha256(content).hexdigest()[:32]
 
 
 def encode(entries: bytes) -> bytes:

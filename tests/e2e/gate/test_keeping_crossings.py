@@ -129,7 +129,7 @@ def test_an_empty_set_is_gone_only_after_that(crossed: Crossed) -> None:
 
 def test_a_set_that_was_suppressed_keeps_it(crossed: Crossed) -> None:
     assert operate(crossed.stack, "suppress", PLACE, "--yes")[0] == 0
-    assert "ttl" not in crossed.status
+    crossed.assert_kept()
     assert operate(crossed.stack, "unsuppress", PLACE, "--yes")[0] == 0
     crossed.assert_kept()
 

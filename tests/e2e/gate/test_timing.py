@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from kanon.gate.memory import Memory
 from kanon.gate.names import set_key
-from kanon.gate.querying import Querying
 from kanon.gate.storage.aws.statuses import Statuses
 from kanon.gate.storage.aws.step_log import Row, StepLog
 from kanon.http.totals import SECONDS
@@ -34,6 +34,8 @@ OWN = (
     "functions/query/app.py",
     "kanon/gate/query_routes.py",
     "kanon/gate/querying.py",
+    "kanon/gate/memory.py",
+    "kanon/gate/true_sets.py",
     "kanon/gate/join_routes.py",
     "kanon/gate/joining.py",
     "kanon/http/",
@@ -61,10 +63,11 @@ class Work:
         return session
 
     def _asked(self, model: Any, params: dict[str, Any], **_: Any) -> None:
-        self._seen.append(("asks", model.name, lengths(json.loads(params["body"]))))
+        body = lengths(json.loads(params["body"])) if params["body"] else len(params["url_path"])
+        self._seen.append(("asks", model.name, body))
 
     def _answered(self, model: Any, http_response: Any, **_: Any) -> None:
-        if model.name != "BatchGetItem":  # what it answers is what is asked: a row, or none
+        if model.name not in ("BatchGetItem", "GetObject"):  # a row, or none, as asked; an object is read as a stream
             self._seen.append(("is answered", model.name, len(http_response.content)))
 
     @contextmanager
@@ -220,6 +223,18 @@ def test_a_repeated_query_does_the_same_work_as_the_first_query_of_a_set(work: W
     assert [work.asking(set_id) for set_id in sets] == first
 
 
+def test_the_work_of_a_query_from_memory_does_not_depend_on_the_answer(work: Work) -> None:
+    asked = work.asking(TRUE)
+    work.stack.advance(120)  # longer than the instance waits
+    for _ in range(20):  # each request gets the object of one slot
+        work.asking(ANOTHER)
+    from_memory = {set_id: work.asking(set_id) for set_id in (TRUE, FALSE, SUPPRESSED, UNKNOWN)}
+    assert calls(from_memory[TRUE]) == ["BatchGetItem"]
+    assert from_memory[TRUE] != asked  # it asks for the stamp alone
+    assert [from_memory[set_id] for set_id in (FALSE, SUPPRESSED, UNKNOWN)] == [from_memory[TRUE]] * 3
+    assert work.of("GET", f"/v1/types/fledge/sets/{TRUE}")[1].json()["kAnonymous"]
+
+
 def test_the_work_of_a_query_of_many_sets_does_not_depend_on_the_answers(work: Work) -> None:
     mixture = work.asking(TRUE, FALSE, SUPPRESSED, UNKNOWN)
     work.forget()
@@ -259,15 +274,15 @@ def test_a_join_that_skips_a_repeated_write_is_found(work: Work, monkeypatch: py
 
 @pytest.mark.parametrize("remembered", ["every set", "true sets"])
 def test_a_query_that_caches_sets_is_found(work: Work, monkeypatch: pytest.MonkeyPatch, remembered: str) -> None:
-    read, known = Querying._read, dict[bytes, tuple[int, ...]]()
+    read, known = Memory.read, dict[bytes, tuple[int, ...]]()
 
-    def remembering(querying: Querying, keys: Any, slots: Any) -> dict[bytes, tuple[int, ...]]:
-        new = [key for key in keys if key not in known]
-        found = read(querying, new, slots)
+    def remembering(memory: Memory, keys: Any, slots: Any) -> Any:
+        new = {key: name for key, name in keys.items() if key not in known}
+        found, horizons = read(memory, new, slots)
         known.update({key: found.get(key, ()) for key in new if found.get(key) or remembered == "every set"})
-        return {**found, **known}
+        return {**found, **known}, horizons
 
-    monkeypatch.setattr(Querying, "_read", remembering)
+    monkeypatch.setattr(Memory, "read", remembering)
     work.asking(OTHERS[0])
     first = [work.asking(set_id) for set_id in (TRUE, UNKNOWN)]
     assert [work.asking(set_id) for set_id in (TRUE, UNKNOWN)] != first

@@ -1,4 +1,7 @@
-"""docs/guides/python-client.md: every block runs, and what it sends arrives."""
+"""docs/guides/python-client.md: every block runs, and what it sends arrives.
+
+The last one needs a listed type: ``tests/integration/serving/test_released_keys.py`` runs it.
+"""
 
 from typing import Any
 
@@ -10,7 +13,7 @@ from tests.integration.local.guides import blocks, run, served
 
 def test_every_block_of_the_guide_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict[str, Any] = {}
-    code = blocks("python-client.md")
+    *code, _ = blocks("python-client.md")
     assert len(code) == 5
     with served() as (stack, url):
         monkeypatch.setattr("time.time", stack.clock.now)

@@ -241,7 +241,7 @@ def test_a_suppressed_set_is_false_in_the_output(tmp_path: Path) -> None:
     assert ran.statuses.true == frozenset()
     with opened(tmp_path / "d", FIRST * PERIOD, GRID) as directory:
         assert isinstance(directory, Directory)
-        assert directory.control.show(Oracle(directory).key("grid", SETS[0]), 0)
+        assert directory.control.show(Oracle(directory).key("grid", SETS[0]))
     ran = gated(tmp_path / "d", [], FIRST)
     assert ran.statuses is not None
     assert ran.statuses.true == {Value("grid", SETS[0])}

@@ -1,6 +1,7 @@
 """Mode kanon of reports: the keys of a job are the values that the gate has released when the job is received."""
 
 import json
+import time
 from collections.abc import Iterator
 from fractions import Fraction
 from hashlib import sha256
@@ -16,6 +17,7 @@ from kanon.gate.mechanism.bounds import guarantee
 from kanon.reports.clients.windows import Windows
 from kanon.reports.service.stages import Stages
 from kanon.serving.lists import KEPT, Lister
+from tests.integration.local.guides import blocks, run
 from tests.integration.serving import reported
 from tests.integration.serving.machine import KEYS, START, TYPES, Machine, machine
 from tests.integration.serving.reported import ON, code, collect, left, summary, told, turn
@@ -114,6 +116,16 @@ def test_clients_that_join_and_report_give_the_sum_of_their_value(deployed: Depl
     assert counters["accepted"] == 2 * clients
 
 
+def test_the_block_of_the_guide_runs(deployed: Deployment) -> None:
+    served = deployed.served
+    auth = Bearer(served.key)
+    names: dict[str, Any] = {"Client": Client, "Windows": Windows, "auth": auth, "now": (time.time() + 1200) * 1000}
+    block = blocks("python-client.md")[-1].replace("reports=", "auth=auth, reports=")
+    run(block.replace("https://shop.example", reported.ORIGIN), f"http://127.0.0.1:{served.server.port}", names)
+    names["device"].close()
+    assert (names["fits"], names["pending"]) == (True, [])
+
+
 def test_a_job_keeps_the_keys_of_the_moment_at_which_it_was_received(deployed: Deployment) -> None:
     collect(deployed.served, range(3))
     deployed.share(SHARED)
@@ -204,6 +216,19 @@ def test_a_type_without_values_is_refused_until_it_has_some(deployed: Deployment
     deployed.share(SHARED)
     deployed.tick()
     deployed.create("first")
+
+
+def test_a_list_with_more_values_than_a_job_may_have_is_refused(
+    deployed: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kanon.serving.released_keys.MOST_KEYS", 1)
+    deployed.share(SHARED)
+    deployed.tick()
+    deployed.create("small")
+    turn(deployed.served)
+    deployed.share(ALSO)
+    deployed.tick()
+    refused(deployed, {}, "output_domain.type", "has more than 1 values, the most of a job: declare keys")
 
 
 def test_a_preflight_says_the_same_and_pins_nothing(deployed: Deployment) -> None:

@@ -14,7 +14,6 @@ from kanon.reports.storage.report_jobs import JobRow
 
 RELEASED = "released"
 """The recorded value of a job."""
-DIGITS = 12
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class ReleasedKeys:
     @property
     def recorded(self) -> dict[str, Any]:
         """The recorded values of a job with these keys. Delta is rounded up: it may have thousands of digits."""
-        epsilon, delta = str(self.join.epsilon), str(written_up(self.join.delta, DIGITS))
+        epsilon, delta = str(self.join.epsilon), str(written_up(self.join.delta, 12))
         fields = {"type": self.type_name, "step": self.step, "count": self.count, "name": self.name}
         return {RELEASED: {**fields, "epsilon": epsilon, "delta": delta}}
 

@@ -8,7 +8,7 @@ does that of an object of true sets, which begins with ``true/``.
 import json
 from collections.abc import Collection, Iterator
 from hashlib import sha256
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kanon.dynamo.batches import chunks
@@ -141,15 +141,16 @@ class PartObjects:
         return content
 
     def any(self) -> bool:
-        """Whether there are any objects."""
-        return next(self.names(), None) is not None
+        """Whether there are any parts or lists."""
+        return next(self._names(self._folder), None) is not None
 
     def names(self) -> Iterator[str]:
         """The names of all objects."""
-        pages = self._client.get_paginator("list_objects_v2")
-        for prefix in (self._folder, PREFIX + self._folder):
-            for page in pages.paginate(Bucket=self._bucket, Prefix=prefix):
-                yield from (item["Key"] for item in page.get("Contents", ()))
+        return chain(self._names(self._folder), self._names(PREFIX + self._folder))
+
+    def _names(self, prefix: str) -> Iterator[str]:
+        for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix):
+            yield from (item["Key"] for item in page.get("Contents", ()))
 
 
 def step_of(name: str) -> int:
