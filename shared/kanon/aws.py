@@ -14,6 +14,7 @@ from botocore.config import Config
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
+    from mypy_boto3_lambda import LambdaClient
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_secretsmanager import SecretsManagerClient
     from mypy_boto3_sqs import SQSClient
@@ -33,6 +34,8 @@ CONFIG = Config(
 # An object of several MB takes longer to arrive than a row. With one endpoint for all services (AWS_ENDPOINT_URL) the
 # bucket is in the path, because a name like bucket.host would lead nowhere.
 OBJECTS = CONFIG.merge(Config(connect_timeout=2, read_timeout=20))
+# A function that is invoked may take its whole time limit. It is invoked once: the caller's client tries again.
+CALLS = CONFIG.merge(Config(read_timeout=11, retries={"mode": "standard", "total_max_attempts": 1}))
 IN_PATH = Config(s3={"addressing_style": "path"})
 
 # boto3 is not imported: it brings S3's transfer manager, which costs time at each start (docs/evidence/performance.md).
@@ -68,6 +71,12 @@ def secrets_manager() -> "SecretsManagerClient":
 def sqs() -> "SQSClient":
     """An SQS client."""
     client: SQSClient = session().create_client("sqs", config=CONFIG)
+    return client
+
+
+def functions() -> "LambdaClient":
+    """A Lambda client, for functions that answer within 10 s."""
+    client: LambdaClient = session().create_client("lambda", config=CALLS)
     return client
 
 

@@ -225,7 +225,8 @@ def response(result: Any) -> GatewayResponse:
     try:
         status = int(result["statusCode"])
         headers = [(str(k), as_text(v)) for k, v in (result.get("headers") or {}).items()]
-        body = (result.get("body") or "").encode()
+        text = result.get("body") or ""
+        body = base64.b64decode(text) if result.get("isBase64Encoded") else text.encode()
     except (KeyError, ValueError, TypeError, AttributeError):
         return SERVER_ERROR
     if not any(name.lower() == "content-type" for name, _ in headers):

@@ -13,8 +13,11 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
+from urllib.parse import unquote, urlsplit
 
 import boto3
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
+from botocore.compat import HTTPHeaders
 
 from kanon.console.answering import Console
 from kanon.local import gateway
@@ -128,7 +131,22 @@ class Stack:
     def _function_session(self, function: str) -> boto3.Session:
         session = self._session()
         self.meter.attach(session, function)
+        session.events.register("before-send.lambda.Invoke", self._invoked)
         return session
+
+    def _invoked(self, request: AWSPreparedRequest, **_: Any) -> Any:
+        """Answer a function that invokes another one, named by the ARN of its alias, and waits for it."""
+        alias = unquote(urlsplit(request.url).path.split("/")[3])
+        name = next(name for name, function in self.functions.items() if function.alias == alias)
+        headers = HTTPHeaders()
+        assert isinstance(request.body, bytes)
+        try:
+            result = self.invoke(name, json.loads(request.body))
+        except FunctionError as error:
+            self.failures.append(error)
+            result = error.payload
+            headers["X-Amz-Function-Error"] = "Unhandled"
+        return AWSResponse(request.url, 200, headers, io.BytesIO(json.dumps(result).encode()))
 
     # Functions
 

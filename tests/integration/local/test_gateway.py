@@ -125,6 +125,12 @@ def test_a_result_becomes_status_headers_and_body() -> None:
     assert made.header("content-type") == "text/html"
 
 
+def test_a_result_in_base64_becomes_bytes() -> None:
+    text = base64.b64encode(b"\xff\x00").decode()
+    assert response({"statusCode": 200, "body": text, "isBase64Encoded": True}).body == b"\xff\x00"
+    assert response({"statusCode": 200, "body": text, "isBase64Encoded": False}).body == text.encode()
+
+
 @pytest.mark.parametrize("result", [{"statusCode": "many"}, {"a": 1}, None, [], {"statusCode": 200, "headers": 1}])
 def test_a_malformed_result_is_the_gateways_error(result: Any) -> None:
     made = response(result)
