@@ -72,13 +72,13 @@ def fetch_secret(client: "SecretsManagerClient", name: str, arn: str) -> Secret:
     return Secret.derived(name, client.get_secret_value(SecretId=arn)["SecretString"])
 
 
-def fetch_edge_values(client: "SecretsManagerClient", arn: str) -> tuple[str, ...]:
-    """Read the values that the edge may send, from a JSON object. There are two while the value changes.
+def fetch_header_values(client: "SecretsManagerClient", arn: str, what: str) -> tuple[str, ...]:
+    """Read the values that a header may have, from a JSON object. There are two while the value changes.
 
     Raises:
         ConfigurationError: the secret is not a JSON object of texts, or has an empty one.
     """
-    return tuple(_texts(client, arn, "edge secret").values())
+    return tuple(_texts(client, arn, what).values())
 
 
 def fetch_noise_keys(

@@ -121,9 +121,12 @@ def layer_modules(build: Path) -> set[str]:
 
 
 def test_build_for_aws_needs_neither_docker_nor_python_3_13(aws_build: Path, calls: Path) -> None:
-    parts = {"Evaluate", "Join", "Query", "Sweep", "Shared", "ReportsStack", "template.yaml"}
+    parts = {"Evaluate", "Join", "Query", "Sweep", "Shared", "ReportsStack", "AnonymousStack", "template.yaml"}
     assert parts <= {path.name for path in aws_build.iterdir()}
     assert {*REPORTS, "ReportsLayer", "template.yaml"} <= {path.name for path in (aws_build / "ReportsStack").iterdir()}
+    assert {"Gateway", "GatewayLayer", "template.yaml"} <= {
+        path.name for path in (aws_build / "AnonymousStack").iterdir()
+    }
     assert not calls.exists(), calls.read_text()
 
 

@@ -40,9 +40,9 @@ def test_the_release_holds_the_program_the_template_and_the_layer(aws_build: Pat
     with zipfile.ZipFile(tmp_path / f"kanon_dp-{__version__}-py3-none-any.whl") as archive:
         assert "kanon/local/source/template.yaml" in archive.namelist()
     with tarfile.open(tmp_path / f"kanon_dp-{__version__}.tar.gz") as archive:
-        assert {f"kanon_dp-{__version__}/{name}.yaml" for name in ("template", "infra/reports")} <= set(
-            archive.getnames()
-        )
+        assert {
+            f"kanon_dp-{__version__}/{name}.yaml" for name in ("template", "infra/reports", "infra/anonymous")
+        } <= set(archive.getnames())
 
 
 def test_a_folder_without_a_layer_is_refused(tmp_path: Path) -> None:

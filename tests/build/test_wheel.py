@@ -126,7 +126,7 @@ def test_the_wheel_holds_the_package_the_template_and_the_handlers_and_nothing_e
     assert {name.split("/")[0].partition("-")[0] for name in files} == {"kanon", "kanon_dp"}
     source = {name.removeprefix("kanon/local/source/") for name in files if name.startswith("kanon/local/source/")}
     assert "template.yaml" in source
-    assert {f"infra/{name}.yaml" for name in ("edge", "observability", "reports")} <= source
+    assert {f"infra/{name}.yaml" for name in ("anonymous", "edge", "observability", "reports")} <= source
     assert {f"functions/{name}/app.py" for name in ("join", "query", "evaluate")} <= source
     assert {"kanon/gate/openapi.json", "kanon/gate/docs.html"} <= files
     assert not [name for name in files if name.endswith(".pyc")]

@@ -11,7 +11,8 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 from kanon.gate.settings import EvaluateSettings, JoinSettings, QuerySettings, StatesSettings
-from kanon.http.origin import HEADER
+from kanon.gateway.settings import GatewaySettings
+from kanon.http.origin import HEADER, RELAY_HEADER
 from kanon.local.template import ACCOUNT, TemplateError
 from kanon.local.template import _check as check_parameter
 from kanon.reports.settings import (
@@ -25,6 +26,7 @@ from kanon.reports.settings import (
 from kanon.settings import Settings
 from tests.infrastructure import cloudwatch, pages
 from tests.infrastructure.template import (
+    ANONYMOUS,
     EDGE,
     GATE,
     OBSERVABILITY,
@@ -108,6 +110,9 @@ STACKS: dict[str, dict[str, str]] = {
         **MAIL,
         "ReportsDeletionProtection": "ON",
     },
+    "gateway": {"Gateway": "ON", **MAIL},
+    "gateway of anybody": {**DOMAIN, "Edge": "ON", "Gateway": "ON", "RelayAuth": "OPEN", "JoinAuth": "OPEN"},
+    "gateway behind an edge": {**DOMAIN, "Edge": "ON", "Gateway": "ON", "Reports": "ON", "SnapStart": "ON"},
     "everything else": {
         "DeletionProtection": "ON",
         "SnapStart": "ON",
@@ -129,19 +134,22 @@ GIVEN: dict[str, Document] = {
     "AddressRate": {"Ref": "EdgeAddressRate"},
     "JoinOrigin": {"Fn::If": ["HasJoinUrl", {"Fn::Select": [2, {"Fn::Split": ["/", JOIN_URL]}]}, ""]},
     "JoinRate": {"Ref": "EdgeJoinRate"},
+    "RelaySecret": {"Fn::If": ["HasRelaySecret", {"Fn::GetAtt": ["AnonymousStack", "Outputs.RelaySecretArn"]}, ""]},
+    "JoinFunction": {"Ref": "Join.Alias"},
+    "QueryFunction": {"Ref": "Query.Alias"},
     "ApiId": {"Ref": "Api"},
     "EdgeSecret": {"Fn::If": ["HasEdge", {"Ref": "EdgeSecret"}, ""]},
     "AlarmTopic": {"Fn::If": ["HasAlarmTopic", {"Fn::GetAtt": ["Observability", "Outputs.Topic"]}, ""]},
     "DeletionProtection": {"Ref": "ReportsDeletionProtection"},
     **{
         name: {"Fn::If": ["HasReservations", {"Ref": name}, 0]}
-        for name in ("CollectReservedConcurrency", "JobsReservedConcurrency")
+        for name in ("CollectReservedConcurrency", "JobsReservedConcurrency", "GatewayReservedConcurrency")
     },
 }
 """Parameters of nested stacks that are not what their name says in the parent."""
 
 
-@rule(GATE, REPORTS, OBSERVABILITY, EDGE, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, OBSERVABILITY, EDGE, together=True)
 def nested_stacks_get_what_their_parameters_name(documents: Documents) -> Problems:
     """Parameter X is the parameter, table or function X of the parent; XArn its ARN; a queue is given by its name."""
     parent = documents[GATE]
@@ -152,7 +160,7 @@ def nested_stacks_get_what_their_parameters_name(documents: Documents) -> Proble
         for word, value in given.items():
             if word == "Deployment" and name == "ReportsStack":
                 expected: Any = {"Ref": "AWS::StackId"}
-            elif word in GIVEN and (name == "ReportsStack" or word not in parent["Parameters"]):
+            elif word in GIVEN and (name in ("ReportsStack", "AnonymousStack") or word not in parent["Parameters"]):
                 expected = GIVEN[word]
             elif word in of_type(parent, "AWS::SQS::Queue"):
                 expected = {"Fn::GetAtt": [word, "QueueName"]}
@@ -183,6 +191,8 @@ TYPES = {
     "Lambda::EventInvokeConfig Lambda::EventSourceMapping Lambda::Permission Logs::LogGroup S3::Bucket "
     "S3::BucketPolicy SQS::Queue Scheduler::Schedule SecretsManager::Secret Serverless::Function "
     "Serverless::LayerVersion",
+    ANONYMOUS: "ApiGatewayV2::Integration ApiGatewayV2::Route CloudWatch::Alarm IAM::Role Lambda::Permission "
+    "Logs::LogGroup SecretsManager::Secret Serverless::Function Serverless::LayerVersion",
     OBSERVABILITY: "CloudWatch::Alarm CloudWatch::Dashboard Logs::MetricFilter SNS::Topic",
     EDGE: "CloudFront::Distribution WAFv2::WebACL",
     SPENDING: "Budgets::Budget",
@@ -215,7 +225,7 @@ def templates_have_only_resources_of_their_kinds(documents: Documents) -> Proble
         if types != {f"AWS::{name}" for name in TYPES[path].split()}:
             yield f"{path} has {types}"
         version = {word: document[word] for word in VERSION if word in document}
-        if version != (VERSION if path in (GATE, REPORTS) else {"AWSTemplateFormatVersion": "2010-09-09"}):
+        if version != (VERSION if path in (GATE, REPORTS, ANONYMOUS) else {"AWSTemplateFormatVersion": "2010-09-09"}):
             yield f"{path} is of the version {version}"
 
 
@@ -301,6 +311,8 @@ OFF_OR_SAFE = {
     "JoinEndpoint": "API",
     "BatchAuth": "IAM",
     "Reports": "OFF",
+    "Gateway": "OFF",
+    "RelayAuth": "SECRET",
     "SnapStart": "OFF",
     "Edge": "OFF",
     "Alarms": "ON",
@@ -344,6 +356,7 @@ REFUSED = {
     "OpenJoinUrlHasAnEdge": {**AT_URL, "JoinAuth": "OPEN"},
     "SignedJoinUrlHasNoEdge": {**AT_URL, **DOMAIN, "Edge": "ON"},
     "JoinUrlHasALimit": {**AT_URL, "Reservations": "OFF"},
+    "RelayedJoinsAreAllowed": {"Gateway": "ON", "RelayAuth": "OPEN"},
 }
 
 
@@ -356,6 +369,7 @@ def rules_refuse_parameters_that_do_not_fit(documents: Documents) -> Problems:
         "TokensHaveAnIssuer": {"BatchAuth": "JWT", "JwtAudience": "a"},
         "JoinUrlHasALimit": {**AT_URL, "JoinReservedConcurrency": "0"},
         "SignedJoinUrlHasNoEdge": {**AT_URL, **SEPARATE},
+        "RelayedJoinsAreAllowed": {"Gateway": "ON", "RelayAuth": "OPEN", "JoinAuth": "JWT", **TOKENS},
     }
     for name, parameters in (*REFUSED.items(), *others.items()):
         if not _refuses(documents, given[name], parameters):
@@ -388,7 +402,7 @@ LOGGED = {
 """The allowed fields of an access log: none of a path, a query, a header, a body or a caller."""
 
 
-@rule(GATE, REPORTS)
+@rule(GATE, REPORTS, ANONYMOUS)
 def every_function_has_a_log_group_with_retention(document: Document) -> Problems:
     groups = of_type(document, "AWS::Logs::LogGroup")
     for name, function in functions(document).items():
@@ -427,7 +441,7 @@ def access_logs_tell_no_path_and_no_caller(document: Document) -> Problems:
             yield f"{name} logs executions"
 
 
-@rule(GATE, REPORTS)
+@rule(GATE, REPORTS, ANONYMOUS)
 def nothing_traces_or_logs_requests(document: Document) -> Problems:
     for name, function in functions(document).items():
         if function.get("Tracing") != "PassThrough":
@@ -787,6 +801,19 @@ PERMISSIONS: dict[str, dict[str, dict[str, set[str]]]] = {
     },
 }
 
+PERMISSIONS[ANONYMOUS] = {
+    "GatewayRole": {
+        "JoinFunction": INVOKE,
+        "QueryFunction": INVOKE,
+        "GatewayKey": READ_SECRET,
+        "RelaySecret if RelaysAuthenticate": READ_SECRET,
+        "EdgeSecret if HasEdge": READ_SECRET,
+        "Key via secretsmanager": {"kms:Decrypt"},
+        "GatewayLogs": LOGS,
+    },
+}
+"""The gateway sees no table and neither pepper nor client key."""
+
 SECRETS = "arn:${AWS::Partition}:secretsmanager:${AWS::Region}:${AWS::AccountId}:secret:${Name}/report-keys/*"
 OTHER = "arn:*:s3:::"
 LISTED = {"Fn::Split": [",", {"Ref": "ReportBuckets"}]}
@@ -846,7 +873,7 @@ def _service(value: Any) -> str:
     return json.dumps(value)
 
 
-@rule(GATE, REPORTS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, together=True)
 def roles_allow_exactly_what_the_design_says(documents: Documents) -> Problems:
     for path, wanted in PERMISSIONS.items():
         document = documents[path]
@@ -923,7 +950,7 @@ OF_THE_ACCOUNT = {
 }
 
 
-@rule(GATE, REPORTS)
+@rule(GATE, REPORTS, ANONYMOUS)
 def roles_trust_one_service_and_have_no_managed_policies(document: Document) -> Problems:
     for name, role in of_type(document, "AWS::IAM::Role").items():
         (statement,) = role["Properties"]["AssumeRolePolicyDocument"]["Statement"]
@@ -954,7 +981,7 @@ def function_of(value: object) -> str | None:
     return None if name is None else name.removesuffix(".Alias")
 
 
-@rule(GATE, REPORTS)
+@rule(GATE, REPORTS, ANONYMOUS)
 def callers_call_the_alias(document: Document) -> Problems:
     called = {
         **{n: r["Properties"]["IntegrationUri"] for n, r in of_type(document, INTEGRATION).items()},
@@ -972,12 +999,12 @@ def callers_call_the_alias(document: Document) -> Problems:
         yield f"{name} stands beside what SAM publishes"
 
 
-LAYERS = {GATE: ["Shared"], REPORTS: ["Shared", "ReportsLayer"]}
+LAYERS = {GATE: ["Shared"], REPORTS: ["Shared", "ReportsLayer"], ANONYMOUS: ["Shared", "GatewayLayer"]}
 OF_THE_STACK = {"Deployment", "Name", "Control", "KeyArn"}
-"""Parameters of reports that never change."""
+"""Parameters of nested stacks that never change."""
 
 
-@rule(GATE, REPORTS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, together=True)
 def a_version_pins_code_layers_and_parameters(documents: Documents) -> Problems:
     for path, layers in LAYERS.items():
         document, own = documents[path], layers[-1]
@@ -994,7 +1021,7 @@ def a_version_pins_code_layers_and_parameters(documents: Documents) -> Problems:
             case _:
                 yield f"{own} is not named after the values of parameters"
                 continue
-        known = versioned_parameters(document) - (OF_THE_STACK if path == REPORTS else set())
+        known = versioned_parameters(document) - (set() if path == GATE else OF_THE_STACK)
         if missing := sorted(known - hashed):
             yield f"a change of {', '.join(missing)} alone reaches no version"
         if more := sorted(str(name) for name in hashed - known):
@@ -1027,11 +1054,12 @@ def versioned_parameters(document: Document) -> set[str]:
     return found
 
 
-@rule(GATE, REPORTS)
+@rule(GATE, REPORTS, ANONYMOUS)
 def functions_and_layers_are_built_from_their_folder(document: Document) -> Problems:
-    folder = "../" if "ReportsLayer" in document["Resources"] else ""
+    folder = "" if "Shared" in document["Resources"] else "../"
+    reports = "reports/" if "ReportsLayer" in document["Resources"] else ""
     for name, resource in of_type(document, "AWS::Serverless::Function").items():
-        own = f"{folder}functions/{'reports/' if folder else ''}{name.lower()}/"
+        own = f"{folder}functions/{reports}{name.lower()}/"
         given = {**document["Globals"]["Function"], **resource["Properties"]}
         if given["CodeUri"] != own or given["Handler"] != "app.handler":
             yield f"{name} is built from {given['CodeUri']}"
@@ -1063,13 +1091,14 @@ SIZES = {
     "Decrypt": (3008, 900),
     "Aggregate": (3008, 900),
     "Rotate": (512, 60),
+    "Gateway": (512, 20),
 }
 """MB of memory and seconds of the longest call. ``docs/evidence/performance.md`` and `kanon cost` assume them."""
 TEMPORARY = {"Evaluate": {"Size": 2048}}
 """MB of files, if they are more than Lambda gives to everybody: the joins of a step beyond those in memory."""
 
 
-@rule(GATE, REPORTS)
+@rule(GATE, REPORTS, ANONYMOUS)
 def functions_have_the_size_that_was_measured(document: Document) -> Problems:
     for name, function in functions(document).items():
         if (given := (function.get("MemorySize"), function.get("Timeout"))) != SIZES.get(name):
@@ -1103,12 +1132,12 @@ def evaluate_switches_whole_and_first_and_the_others_in_parts(documents: Documen
                 yield f"{name} is watched without need, or not watched"
 
 
-@rule(GATE, REPORTS, together=True)
-def snapshots_are_of_join_and_query_if_asked_for(documents: Documents) -> Problems:
+@rule(GATE, REPORTS, ANONYMOUS, together=True)
+def snapshots_are_of_functions_that_clients_wait_for_if_asked_for(documents: Documents) -> Problems:
     for choice, applied in (("ON", "PublishedVersions"), ("OFF", "None")):
-        stack = documents.deployed(SnapStart=choice, Reports="ON")
+        stack = documents.deployed(SnapStart=choice, Reports="ON", Gateway="ON")
         for name, function in stack.of_type("AWS::Serverless::Function").items():
-            if function.get("SnapStart") != ({"ApplyOn": applied} if name in ("Join", "Query") else None):
+            if function.get("SnapStart") != ({"ApplyOn": applied} if name in ("Join", "Query", "Gateway") else None):
                 yield f"with {choice} {name} starts from {function.get('SnapStart')}"
 
 
@@ -1180,21 +1209,25 @@ GENERATED = {
     "NoiseKey": {**ONE_KEY, "GenerateStringKey": "1"},
     "ReportNoiseKey": {**ONE_KEY, "GenerateStringKey": "1"},
     "EdgeSecret": {**ONE_KEY, "GenerateStringKey": "current"},
+    "RelaySecret": {**ONE_KEY, "GenerateStringKey": "current"},
+    "GatewayKey": {"PasswordLength": 64, "ExcludePunctuation": True},
 }
+OUTLIVING_NOTHING = ("EdgeSecret", "RelaySecret", "GatewayKey")
+"""Secrets that protect nothing that outlives the stack."""
 """A change makes CloudFormation generate another value at the next deployment, and every function refuses a changed
 key: these may never change. ``rotate`` makes the private keys of reports."""
 
 
-@rule(GATE, REPORTS, SPENDING)
+@rule(GATE, REPORTS, ANONYMOUS, SPENDING)
 def state_outlives_the_stack_unless_its_creation_fails(document: Document) -> Problems:
     for name, resource in of_type(document, *STATEFUL, *FLEETING).items():
-        fleeting = resource["Type"] in FLEETING or name == "EdgeSecret"  # it protects nothing that outlives the stack
+        fleeting = resource["Type"] in FLEETING or name in OUTLIVING_NOTHING
         kept = ("Delete", "Delete") if fleeting else ("RetainExceptOnCreate", "Retain")
         if (resource.get("DeletionPolicy"), resource.get("UpdateReplacePolicy")) != kept:
             yield f"{name} is not kept as {kept} says"
 
 
-@rule(GATE, REPORTS)
+@rule(GATE, REPORTS, ANONYMOUS)
 def keys_belong_to_the_account_and_secrets_are_generated_once(document: Document) -> Problems:
     for name, key in of_type(document, "AWS::KMS::Key").items():
         given = {word: value for word, value in key["Properties"].items() if word != "Description"}
@@ -1271,20 +1304,22 @@ SETTINGS: dict[str, type[Settings]] = {
     "Decrypt": DecryptSettings,
     "Aggregate": AggregateSettings,
     "Rotate": RotateSettings,
+    "Gateway": GatewaySettings,
 }
 TOLD: dict[str, Document] = {
     "KANON_DEPLOYMENT": {"Ref": "AWS::StackId"},
     "KANON_REPORT_KEY_PREFIX": {"Fn::Sub": "${Name}/report-keys/"},
     "KANON_KMS_KEY": {"Ref": "KeyArn"},
+    "KANON_RELAY_SECRET": {"Fn::If": ["RelaysAuthenticate", {"Ref": "RelaySecret"}, ""]},
     "POWERTOOLS_LOG_LEVEL": {"Ref": "LogLevel"},
 }
 """Variables whose names do not say what they hold."""
 
 
-@rule(GATE, REPORTS)
+@rule(GATE, REPORTS, ANONYMOUS)
 def variables_hold_what_their_names_say(document: Document) -> Problems:
     """KANON_STEP_LOG_TABLE holds StepLog, KANON_WORK_BUCKET WorkBucket, KANON_EPSILON_CAP the parameter EpsilonCap."""
-    own = "Deployment" in document["Parameters"]
+    own = "Name" in document["Parameters"]
     namespace = {"Fn::Sub": "KANON/${Name}" if own else "KANON/${AWS::StackName}"}
     edge = {"Ref": "EdgeSecret"} if own else {"Fn::If": ["HasEdge", {"Ref": "EdgeSecret"}, ""]}
     for function in functions(document):
@@ -1313,12 +1348,12 @@ OF_AN_ARN = 170
 """More than any ARN or URL has in a stack whose name has 60 letters."""
 
 
-@rule(GATE, REPORTS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, together=True)
 def environments_fit_into_4_kb(documents: Documents) -> Problems:
     longest = {name: int(one.get("MaxLength", 30)) for name, one in documents[GATE]["Parameters"].items()}
     for name in of_type(documents[GATE], "AWS::DynamoDB::Table"):
         longest[name] = 60 + len(f"-{name}-") + 13  # the name of the stack, its own, and random letters
-    for path in (GATE, REPORTS):
+    for path in (GATE, REPORTS, ANONYMOUS):
         for name in functions(documents[path]):
             size = sum(
                 len(variable) + (len(value) if isinstance(value, str) else longest.get(str(target(value)), OF_AN_ARN))
@@ -1357,11 +1392,12 @@ OF_JOBS = {
     *("POST /v1/jobs:preflight", "POST /v1/jobs:publish", "GET /v1/budget"),
 }
 OF_REPORTS = dict.fromkeys(COLLECTED, ("Collect", "NONE")) | dict.fromkeys(OF_JOBS, ("Jobs", "AWS_IAM"))
+OF_RELAYS = dict.fromkeys(("POST /v1/gateway", "GET /v1/proxy/keys"), ("Gateway", "NONE"))
 AUTHORIZATION = {"OPEN": "NONE", "IAM": "AWS_IAM", "JWT": "JWT"}
 SEGMENT = re.compile(r"\{[\w.:-]+\+?\}|[a-zA-Z0-9.:_-]+")
 
 
-@rule(GATE, REPORTS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, together=True)
 def routes_ask_for_the_authorization_of_the_design(documents: Documents) -> Problems:
     for name, parameters in STACKS.items():
         stack = documents.deployed(**parameters)
@@ -1389,15 +1425,16 @@ def routes_ask_for_the_authorization_of_the_design(documents: Documents) -> Prob
             if given["ApiId"] != "kanon-Api":
                 yield f"{given['RouteKey']} is a route of another API"
         wanted = ROUTES | (OF_REPORTS if stack.parameters["Reports"] == "ON" else {})
+        wanted |= OF_RELAYS if stack.parameters["Gateway"] == "ON" else {}
         expected = {key: (one, AUTHORIZATION.get(by.get(how, ""), how)) for key, (one, how) in wanted.items()}
         for key in found.keys() | expected.keys():
             if found.get(key) != expected.get(key):
                 yield f"{name}: {key} is {found.get(key)}, and not {expected.get(key)}"
 
 
-@rule(GATE, REPORTS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, together=True)
 def only_this_api_may_call_functions_and_waits_for_them(documents: Documents) -> Problems:
-    stack = documents.deployed(Reports="ON")
+    stack = documents.deployed(Reports="ON", Gateway="ON")
     called = set()
     for name, given in stack.of_type("AWS::Lambda::Permission").items():
         called.add(given["FunctionName"].rpartition("-")[2].removesuffix(":live"))
@@ -1409,7 +1446,7 @@ def only_this_api_may_call_functions_and_waits_for_them(documents: Documents) ->
             "SourceArn": f"arn:aws:execute-api:us-east-1:{ACCOUNT}:kanon-Api/*",
         }:
             yield f"{name} lets others call: {given}"
-    if called != {"Join", "Query", "Collect", "Jobs"}:
+    if called != PUBLIC:
         yield f"the gateway may call {called}"
     sizes = stack.of_type("AWS::Serverless::Function")
     for name, given in stack.of_type(INTEGRATION).items():
@@ -1470,7 +1507,7 @@ ANYBODY = {
 """Both are needed since October 2025."""
 
 
-@rule(GATE, REPORTS)
+@rule(GATE, REPORTS, ANONYMOUS)
 def path_segments_are_legal(document: Document) -> Problems:
     for name, route in of_type(document, ROUTE).items():
         path = route["Properties"]["RouteKey"].partition(" ")[2]
@@ -1489,6 +1526,7 @@ RATES = {
     "POST /v1/types/{type}/sets/{set}": ("ThrottleRate", "ThrottleBurst"),
     "POST /v1:batchJoin": ("ThrottleRate", "ThrottleBurst"),
     "GET /v1/types/{type}/sets/{set}": ("ThrottleRate", "ThrottleBurst"),
+    "POST /v1/gateway": ("ThrottleRate", "ThrottleBurst"),
 }
 """The rate and the burst of a route, if not OtherRate: what strangers can use up, others do not need."""
 
@@ -1501,25 +1539,32 @@ def rates(stack: Deployed) -> dict[str, tuple[str, str]]:
     return {key: (one["ThrottlingRateLimit"], one["ThrottlingBurstLimit"]) for key, one in figures.items()}
 
 
-@rule(GATE, REPORTS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, together=True)
 def every_route_has_a_rate_and_exists_before_it(documents: Documents) -> Problems:
     """An unknown route gets the low rate: it is the default of the stage."""
     words = ("ThrottleRate", "ThrottleBurst", "OtherRate", "AnonymousRate", "BatchQueryRate")
     given = {word: str(100 + number) for number, word in enumerate(words)}
-    found = rates(documents.deployed(Reports="ON", **given))
+    found = rates(documents.deployed(Reports="ON", Gateway="ON", **given))
     for key, figures in found.items():
         if figures != tuple(given[word] for word in RATES.get(key, ("OtherRate", "OtherRate"))):
             yield f"{key} accepts {figures}"
     stage = documents[GATE]["Resources"]["Stage"]
     keyed = {r["Properties"]["RouteKey"]: n for n, r in of_type(documents[GATE], ROUTE).items()}
-    if {keyed.get(key) for key in stage["Properties"]["RouteSettings"]} != set(stage.get("DependsOn", [])):
+    named = stage["Properties"]["RouteSettings"].keys() - {"POST /v1/gateway"}
+    nested = {"Fn::GetAtt": ["AnonymousStack", "Outputs.GatewayFunction"]}  # so the stage waits for this stack
+    waits = {"Fn::If": ["HasGateway", nested, {"Ref": "AWS::NoValue"}]}
+    if {keyed.get(key) for key in named} != set(stage.get("DependsOn", [])) or (
+        stage["Properties"].get("Description") != waits
+    ):
         yield "the stage names routes that do not exist yet"
+    if "POST /v1/gateway" in documents.deployed().of_type("AWS::ApiGatewayV2::Stage")["Stage"]["RouteSettings"]:
+        yield "without a gateway the stage names its route"
 
 
-@rule(GATE, REPORTS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, together=True)
 def anonymous_callers_leave_the_account_room(documents: Documents) -> Problems:
     """At the defaults, and if everybody may join, all routes without a signature take less than half of the quota."""
-    stack = documents.deployed(Reports="ON", JoinAuth="OPEN")
+    stack = documents.deployed(Reports="ON", Gateway="ON", JoinAuth="OPEN")
     anonymous = {one["RouteKey"] for one in stack.of_type(ROUTE).values() if one["AuthorizationType"] == "NONE"}
     found = {key: float(rate) for key, (rate, _) in rates(stack).items()}
     total = sum(rate for key, rate in found.items() if key in anonymous)
@@ -1542,13 +1587,14 @@ def queries_leave_the_table_room(documents: Documents) -> Problems:
         yield f"queries may use {anonymous + signed + single:.0f} of {default['MaxReadUnits']} read units"
 
 
-PUBLIC = {"Join", "Query", "Collect", "Jobs"}
+PUBLIC = {"Join", "Query", "Collect", "Jobs", "Gateway"}
 
 
-@rule(GATE, REPORTS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, together=True)
 def public_functions_reserve_concurrency_unless_the_account_has_none(documents: Documents) -> Problems:
     def reserved(**parameters: str) -> dict[str, int]:
-        found = documents.deployed(Reports="ON", **parameters).of_type("AWS::Serverless::Function")
+        given = {"Reports": "ON", "Gateway": "ON", **parameters}
+        found = documents.deployed(**given).of_type("AWS::Serverless::Function")
         key = "ReservedConcurrentExecutions"
         return {name: int(one[key]) for name, one in found.items() if key in one}
 
@@ -1569,7 +1615,7 @@ def public_functions_reserve_concurrency_unless_the_account_has_none(documents: 
         yield f"0 reserves {found}"
 
 
-@rule(GATE, REPORTS, EDGE, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, EDGE, together=True)
 def an_edge_is_the_only_way_in(documents: Documents) -> Problems:
     """Every function that answers requests checks the header exactly if there is an edge."""
     for name, parameters in STACKS.items():
@@ -1582,7 +1628,7 @@ def an_edge_is_the_only_way_in(documents: Documents) -> Problems:
             if one["Environment"]["Variables"].get("KANON_EDGE_SECRET") != wanted:
                 yield f"{name}: {function} does not look for the header, or looks without need"
             role = json.dumps(stack.of_type("AWS::IAM::Role")[f"{function}Role"])
-            if ("kanon-EdgeSecret" in role) is not (edge and function in PUBLIC) or '"Resource": ""' in role:
+            if ("kanon-EdgeSecret" in role) is not (edge and function in PUBLIC) or '""' in role:
                 yield f"{name}: {function} may not read the secret of the edge, or need not"
         if ("EdgeStack" in stack.nested) is not (given["Edge"] == "ON" and given["DomainName"] != ""):
             yield f"{name}: there is an edge without being asked for, or none"
@@ -1595,6 +1641,27 @@ def an_edge_is_the_only_way_in(documents: Documents) -> Problems:
         if cors != ([one for one in given["CorsOrigins"].split(",") if one]):
             yield f"{name}: pages of {cors} may call"
         yield from (f"{name}: {problem}" for problem in _domain(stack, given, edge))
+
+
+@rule(GATE, ANONYMOUS, EDGE, together=True)
+def relays_send_a_secret_unless_anybody_may_be_one(documents: Documents) -> Problems:
+    """The function, its role and an edge in the stack know the secret exactly if there is one."""
+    for name, parameters in STACKS.items():
+        stack = documents.deployed(**parameters)
+        given = stack.parameters
+        asked = given["Gateway"] == "ON"
+        secret = "kanon-AnonymousStack-RelaySecret" if asked and given["RelayAuth"] == "SECRET" else ""
+        if "EdgeStack" in stack.nested and stack.nested["EdgeStack"].parameters["RelaySecret"] != secret:
+            yield f"{name}: the edge admits relays by another secret"
+        if ("AnonymousStack" in stack.nested) is not asked:
+            yield f"{name}: there is a gateway without being asked for, or none"
+        if not asked:
+            continue
+        told = stack.of_type("AWS::Serverless::Function")["Gateway"]["Environment"]["Variables"]["KANON_RELAY_SECRET"]
+        role = json.dumps(stack.of_type("AWS::IAM::Role")["GatewayRole"])
+        exists = "RelaySecret" in stack.of_type("AWS::SecretsManager::Secret")
+        if told != secret or not (exists == ("RelaySecret" in role) == bool(secret)):
+            yield f"{name}: the gateway compares {told}, or may not read it"
 
 
 def _domain(stack: Deployed, given: dict[str, str], edge: bool) -> Problems:
@@ -1689,23 +1756,25 @@ def the_edge_stores_nothing_and_is_recognised(document: Document) -> Problems:
     for word in given.keys() | expected.keys():
         if given.get(word) != expected.get(word):
             yield f"requests are stored, shown, or not recognised: {word} is {given.get(word)}"
+    if document["Parameters"]["RelaySecret"].get("Default") != "":
+        yield "without a gateway the edge asks for the secret of relays"
     if document["Outputs"]["DistributionDomainName"]["Value"] != {"Fn::GetAtt": ["Distribution", "DomainName"]}:
         yield "the record would lead elsewhere"
-    for name in ("CertificateArn", "OriginSecret"):
+    for name in ("CertificateArn", "OriginSecret", "RelaySecret"):
         if ":us-east-1:" not in document["Parameters"][name].get("AllowedPattern", ""):
             yield f"{name} may be of a region that CloudFront does not read"
 
 
-@rule(GATE, REPORTS, EDGE, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, EDGE, together=True)
 def the_edge_limits_each_address_except_signed_servers(documents: Documents) -> Problems:
     """The rate does not apply to a path exactly if API Gateway itself refuses every stranger there."""
     firewall = properties(documents[EDGE], "Firewall")
-    limit, joins = firewall["Rules"]
+    relays, limit, joins = firewall["Rules"]
     rate = dict(limit["Statement"]["RateBasedStatement"])
     scope = rate.pop("ScopeDownStatement")["NotStatement"]["Statement"]["RegexMatchStatement"]
     if rate != {"Limit": {"Ref": "AddressRate"}, "EvaluationWindowSec": 300, "AggregateKeyType": "IP"}:
         yield f"addresses are limited by {rate}"
-    if limit["Action"] != {"Block": {"CustomResponse": {"ResponseCode": 429}}} or limit["Priority"] != 0:
+    if limit["Action"] != {"Block": {"CustomResponse": {"ResponseCode": 429}}} or limit["Priority"] != 1:
         yield "the limit does not refuse"
     as_sent = {"FieldToMatch": {"UriPath": {}}, "TextTransformations": [{"Priority": 0, "Type": "NONE"}]}
     if {word: scope.get(word) for word in as_sent} != as_sent:
@@ -1719,7 +1788,7 @@ def the_edge_limits_each_address_except_signed_servers(documents: Documents) -> 
     for part in (firewall, limit):
         if {word: part["VisibilityConfig"].get(word) for word in UNSEEN} != UNSEEN:
             yield "sampled requests show paths"
-    stack = documents.deployed(Reports="ON", JoinAuth="OPEN")
+    stack = documents.deployed(Reports="ON", Gateway="ON", JoinAuth="OPEN")
     paths: dict[str, set[bool]] = {}
     for one in stack.of_type(ROUTE).values():
         path = one["RouteKey"].partition(" ")[2]
@@ -1730,11 +1799,35 @@ def the_edge_limits_each_address_except_signed_servers(documents: Documents) -> 
             yield f"{path} is limited, or is not"
         if any(re.search(scope["RegexString"], other) for other in (f"{path}/", f"/x{path}", path.upper())):
             yield f"the neighbours of {path} are not limited"
+    yield from _relays(documents, relays)
     yield from _join_rate(documents, joins)
     for word in ("AddressRate", "JoinRate"):
         own = documents[EDGE]["Parameters"][word]
         if own != {**parameter(documents[GATE], f"Edge{word}"), "Description": own["Description"]}:
             yield "an edge in a stack of its own has another default"
+
+
+def _relays(documents: Documents, given: Document) -> Problems:
+    """What is wrong with the rule that admits relays: those that send the secret, to the gateway alone."""
+    secret = {"Fn::Sub": "{{resolve:secretsmanager:${RelaySecret}:SecretString:current}}"}
+    compared: list[tuple[Any, Document]] = [
+        ("/v1/gateway", {"UriPath": {}}),
+        (secret, {"SingleHeader": {"Name": RELAY_HEADER}}),
+    ]
+    exactly = {"PositionalConstraint": "EXACTLY", "TextTransformations": [{"Priority": 0, "Type": "NONE"}]}
+    matches = [{"ByteMatchStatement": {"SearchString": a, "FieldToMatch": b, **exactly}} for a, b in compared]
+    expected = {
+        "Name": "relays",
+        "Priority": 0,
+        "Action": {"Allow": {}},
+        "Statement": {"AndStatement": {"Statements": matches}},
+        "VisibilityConfig": {**UNSEEN, "MetricName": "relays"},
+    }
+    if given != {"Fn::If": ["HasRelaySecret", expected, {"Ref": "AWS::NoValue"}]}:
+        yield f"relays are admitted by {given}"
+    condition = {"Fn::Not": [{"Fn::Equals": [{"Ref": "RelaySecret"}, ""]}]}
+    if documents[EDGE]["Conditions"].get("HasRelaySecret") != condition:
+        yield "relays are admitted without a secret, or never"
 
 
 def _join_rate(documents: Documents, given: Document) -> Problems:
@@ -1744,7 +1837,7 @@ def _join_rate(documents: Documents, given: Document) -> Problems:
     rate = {"Limit": {"Ref": "JoinRate"}, "EvaluationWindowSec": 60, "AggregateKeyType": "CONSTANT"}
     expected = {
         "Name": "join-rate",
-        "Priority": 1,
+        "Priority": 2,
         "Action": {"Block": {"CustomResponse": {"ResponseCode": 429}}},
         "Statement": {"RateBasedStatement": {**rate, "ScopeDownStatement": joins}},
         "VisibilityConfig": {**UNSEEN, "MetricName": "join-rate"},
@@ -1753,7 +1846,8 @@ def _join_rate(documents: Documents, given: Document) -> Problems:
         yield f"joins at a function URL are limited by {given}"
     if documents[EDGE]["Parameters"]["JoinOrigin"].get("Default") != "":
         yield "without a function URL the edge has an origin for joins"
-    if documents[EDGE]["Conditions"] != {"HasJoinOrigin": {"Fn::Not": [{"Fn::Equals": [{"Ref": "JoinOrigin"}, ""]}]}}:
+    condition = {"Fn::Not": [{"Fn::Equals": [{"Ref": "JoinOrigin"}, ""]}]}
+    if documents[EDGE]["Conditions"].get("HasJoinOrigin") != condition:
         yield "the limit of joins at a function URL is left out, or is there without one"
     for host, taken in {"": True, "abc1.lambda-url.eu-west-1.on.aws": True, "a.example": False, "x/y": False}.items():
         if accepts("JoinOrigin", documents[EDGE]["Parameters"]["JoinOrigin"], host) is not taken:
@@ -1803,6 +1897,7 @@ LOSSES = {
     *counted("decrypt", "JobsRefused", "ShardsFailed"),
     *counted("aggregate", "JobsRefused", "PublicationsFailed", "StagesFailed", "StuckJobs", "BudgetTableReplaced"),
     *counted("rotate", "BudgetTableReplaced", "KeysMissing"),
+    *counted("gateway", "RelayedCallsFailed"),
     *(("KANON/kanon", name, frozenset[tuple[str, str]]()) for name in ("RequestsThrottled", "JoinRequestsRefused")),
     *of_aws("ApiGateway", "ApiId", "kanon-Api", "5xx"),
 }
@@ -1849,9 +1944,9 @@ PATIENT = ("Maps.QueueName", "Stages.QueueName")
 """Queues in which a message of a large job may wait for hours."""
 
 
-@rule(GATE, REPORTS, OBSERVABILITY, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, OBSERVABILITY, together=True)
 def everything_that_fails_raises_an_alarm_that_notifies(documents: Documents) -> Problems:
-    stack = documents.deployed(Reports="ON", Period=str(STEP), **MAIL)
+    stack = documents.deployed(Reports="ON", Gateway="ON", Period=str(STEP), **MAIL)
     alarms = stack.of_type(ALARM)
     watched = {
         found for name, one in alarms.items() if name not in OF_THE_CANARY for found, _ in cloudwatch.metrics(one)
@@ -1864,10 +1959,11 @@ def everything_that_fails_raises_an_alarm_that_notifies(documents: Documents) ->
     (topic,) = stack.of_type("AWS::SNS::Topic").values()
     if topic["Subscription"] != [{"Protocol": "email", "Endpoint": MAIL["AlarmEmail"]}]:
         yield "the topic mails nobody"
-    unwatched = documents.deployed(Reports="ON", Alarms="OFF", **MAIL)
-    if unwatched.nested["ReportsStack"].parameters["AlarmTopic"] or unwatched.of_type(ALARM).keys() - OF_THE_CANARY:
+    unwatched = documents.deployed(Reports="ON", Gateway="ON", Alarms="OFF", **MAIL)
+    topics = {unwatched.nested[name].parameters["AlarmTopic"] for name in ("ReportsStack", "AnonymousStack")}
+    if topics != {""} or unwatched.of_type(ALARM).keys() - OF_THE_CANARY:
         yield "there are alarms without being asked for"
-    silent = documents.deployed(Reports="ON").of_type(ALARM)
+    silent = documents.deployed(Reports="ON", Gateway="ON").of_type(ALARM)
     if documents.deployed(Reports="ON").of_type("AWS::SNS::Topic"):
         yield "there is a topic without an address"
     if documents[OBSERVABILITY]["Outputs"] != {"Topic": {"Condition": "HasAlarmEmail", "Value": {"Ref": "Topic"}}}:
@@ -1896,9 +1992,9 @@ def losses_of_aws(stack: Deployed) -> Iterator[cloudwatch.Metric]:
         yield from of_aws("SQS", "QueueName", queue, word)
 
 
-@rule(GATE, REPORTS, OBSERVABILITY, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, OBSERVABILITY, together=True)
 def each_alarm_is_raised_by_each_loss_that_it_watches_and_by_nothing_else(documents: Documents) -> Problems:
-    stack = documents.deployed(Reports="ON", Period=str(STEP), **MAIL)
+    stack = documents.deployed(Reports="ON", Gateway="ON", Period=str(STEP), **MAIL)
     known = LOSSES | set(losses_of_aws(stack)) | GOOD | LIVE_ERRORS
     for name, alarm in stack.of_type(ALARM).items():
         if strange := {one for one, _ in cloudwatch.metrics(alarm)} - known:
@@ -2005,10 +2101,10 @@ def the_dashboard_shows_every_alarm(document: Document) -> Problems:
 
 
 # ---------------------------------------------------------------------------------------------- outputs
-@rule(GATE, REPORTS)
+@rule(GATE, REPORTS, ANONYMOUS)
 def outputs_hold_what_their_names_say(document: Document) -> Problems:
     """StepLogTable is StepLog, JoinFunction the alias of Join; an output of reports is that of the nested stack."""
-    nested = "Deployment" in document["Parameters"]
+    nested = "Name" in document["Parameters"]
     for name, output in document["Outputs"].items():
         resource = re.sub(r"(Table|Url|Secret|Function|Arn)$", "", name)
         value = {"Ref": resource}
@@ -2020,15 +2116,22 @@ def outputs_hold_what_their_names_say(document: Document) -> Problems:
             value = OUTPUTS[name]
         condition = None
         if not nested and resource not in document["Resources"] and name not in OUTPUTS:
-            value, condition = {"Fn::GetAtt": ["ReportsStack", f"Outputs.{name}"]}, "HasReports"
+            within = ("AnonymousStack", "HasGateway") if name in OF_THE_GATEWAY else ("ReportsStack", "HasReports")
+            value, condition = {"Fn::GetAtt": [within[0], f"Outputs.{name}"]}, within[1]
         if name in ("DomainTarget", "EdgeSecretArn"):
             condition = "HasDomainName"
         if name == "JoinUrl":
             condition = "HasJoinUrl"
+        if name == "RelaySecretArn":
+            value = {"Ref": "RelaySecret"} if nested else {"Fn::GetAtt": ["AnonymousStack", f"Outputs.{name}"]}
+            condition = "RelaysAuthenticate" if nested else "HasRelaySecret"
+        if name == "GatewayKeySecret" and nested:
+            value = {"Ref": "GatewayKey"}
         if (output["Value"], output.get("Condition")) != (value, condition):
             yield f"{name} is {output}"
 
 
+OF_THE_GATEWAY = ("GatewayFunction", "GatewayKeySecret", "RelaySecretArn")
 OUTPUTS: dict[str, Document] = {
     "ApiUrl": {
         "Fn::If": ["HasDomainName", {"Fn::Sub": "https://${DomainName}"}, {"Fn::GetAtt": ["Api", "ApiEndpoint"]}]
@@ -2039,15 +2142,17 @@ OUTPUTS: dict[str, Document] = {
 }
 
 
-@rule(GATE, REPORTS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, together=True)
 def outputs_name_what_operators_need(documents: Documents) -> Problems:
     """Also what a deleted stack leaves: the guide names it by the outputs."""
-    told = {path: documents[path]["Outputs"] for path in (GATE, REPORTS)}
+    told = {path: documents[path]["Outputs"] for path in (GATE, REPORTS, ANONYMOUS)}
     for path, outputs in told.items():
         values = json.dumps([output["Value"] for output in outputs.values()])
         for name in of_type(documents[path], *STATEFUL, "AWS::SQS::Queue", "AWS::Serverless::Function"):
             if f'"{name}"' not in values and f'"{name}.Alias"' not in values:
                 yield f"no output names {name}"
     ours = {name for name, one in told[GATE].items() if one.get("Condition") == "HasReports"}
+    if set(told[ANONYMOUS]) != set(OF_THE_GATEWAY) or not set(OF_THE_GATEWAY) <= set(told[GATE]):
+        yield f"the stack has other outputs of the gateway than {', '.join(OF_THE_GATEWAY)}"
     if ours != set(told[REPORTS]) or set(OUTPUTS) - set(told[GATE]):
         yield f"the stack has no outputs {ours ^ set(told[REPORTS])}, or not {', '.join(OUTPUTS)}"

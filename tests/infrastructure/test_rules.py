@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.infrastructure.rules import PERMISSIONS, RULES, firing_times, problems
-from tests.infrastructure.template import EDGE, GATE, OBSERVABILITY, REPORTS, SPENDING, Documents
+from tests.infrastructure.template import ANONYMOUS, EDGE, GATE, OBSERVABILITY, REPORTS, SPENDING, Documents
 
 REMOVED = object()
 ANOTHER = object()
@@ -41,6 +41,7 @@ PLANTED: dict[str, list[tuple[str, str, Any]]] = {
     "rules_refuse_parameters_that_do_not_fit": [
         (GATE, "!Rules>SeparateEdgeIsKnown>RuleCondition", {"Fn::Equals": [1, 2]}),
         (GATE, "!Rules>OpenJoinUrlHasAnEdge", REMOVED),
+        (GATE, "!Rules>RelayedJoinsAreAllowed>Assertions>0>Assert", {"Fn::Equals": [1, 1]}),
         (GATE, "!Rules>JoinUrlHasALimit>Assertions>0>Assert", {"Fn::Equals": [{"Ref": "Reservations"}, "ON"]}),
     ],
     "every_function_has_a_log_group_with_retention": [
@@ -89,6 +90,8 @@ PLANTED: dict[str, list[tuple[str, str, Any]]] = {
             },
         ),
         (GATE, "+More", {"Type": "AWS::Serverless::Connector"}),
+        (ANONYMOUS, "GatewayRole>Policies>0>PolicyDocument>Statement>0>Resource", "*"),
+        (ANONYMOUS, "GatewayRole>Policies>0>PolicyDocument>Statement>1>Resource>+", {"Ref": "Shared"}),
         (GATE, "EvaluateRole>Policies>0>PolicyDocument>Statement>2>Action>+", "s3:DeleteObject"),
     ],
     "a_function_url_is_of_join_if_asked_for": [
@@ -114,7 +117,8 @@ PLANTED: dict[str, list[tuple[str, str, Any]]] = {
     "evaluate_switches_whole_and_first_and_the_others_in_parts": [
         (GATE, "Evaluate>DeploymentPreference", {"Type": "AllAtOnce"}),
     ],
-    "snapshots_are_of_join_and_query_if_asked_for": [
+    "snapshots_are_of_functions_that_clients_wait_for_if_asked_for": [
+        (ANONYMOUS, "Gateway>SnapStart", REMOVED),
         (GATE, "Evaluate>SnapStart", {"ApplyOn": "PublishedVersions"}),
     ],
     "tables_have_their_keys_forget_and_have_a_limit": [
@@ -136,6 +140,7 @@ PLANTED: dict[str, list[tuple[str, str, Any]]] = {
     ],
     "variables_hold_what_their_names_say": [
         (REPORTS, "Rotate>Environment>Variables>KANON_KMS_KEY", ""),
+        (ANONYMOUS, "Gateway>Environment>Variables>KANON_RELAY_SECRET", ""),
     ],
     "environments_fit_into_4_kb": [
         (GATE, "!Parameters>Types>MaxLength", 4000),
@@ -143,6 +148,7 @@ PLANTED: dict[str, list[tuple[str, str, Any]]] = {
     "routes_ask_for_the_authorization_of_the_design": [
         (GATE, "Tokens>JwtConfiguration>Audience", REMOVED),
         (REPORTS, "CreateJobRoute>AuthorizationType", "NONE"),
+        (ANONYMOUS, "GatewayRoute>RouteKey", "POST /v1/other"),
     ],
     "only_this_api_may_call_functions_and_waits_for_them": [
         (GATE, "JoinInvocation>SourceArn", {"Fn::Sub": "arn:${AWS::Partition}:execute-api:*:${AWS::AccountId}:*"}),
@@ -152,6 +158,7 @@ PLANTED: dict[str, list[tuple[str, str, Any]]] = {
     ],
     "every_route_has_a_rate_and_exists_before_it": [
         (GATE, "Stage#DependsOn", REMOVED),
+        (GATE, "Stage>Description", REMOVED),
     ],
     "anonymous_callers_leave_the_account_room": [
         (GATE, "!Parameters>OtherRate>Default", 1000),
@@ -166,6 +173,11 @@ PLANTED: dict[str, list[tuple[str, str, Any]]] = {
         (GATE, "!Conditions>HasEdge", {"Fn::Equals": [{"Ref": "Edge"}, "OFF"]}),
         (GATE, "Api>CorsConfiguration", {"AllowOrigins": ["*"]}),
     ],
+    "relays_send_a_secret_unless_anybody_may_be_one": [
+        (ANONYMOUS, "RelaySecret#Condition", REMOVED),
+        (ANONYMOUS, "!Conditions>RelaysAuthenticate", {"Fn::Equals": [{"Ref": "RelayAuth"}, "OPEN"]}),
+        (GATE, "!Conditions>HasRelaySecret", {"Fn::Equals": [1, 2]}),
+    ],
     "deployments_reach_the_stage": [
         (GATE, "Stage>AutoDeploy", False),
     ],
@@ -176,10 +188,12 @@ PLANTED: dict[str, list[tuple[str, str, Any]]] = {
     "the_edge_limits_each_address_except_signed_servers": [
         (
             EDGE,
-            "Firewall>Rules>0>Statement>RateBasedStatement>ScopeDownStatement>NotStatement>Statement>RegexMatchStatement>RegexString",
+            "Firewall>Rules>1>Statement>RateBasedStatement>ScopeDownStatement>NotStatement>Statement>RegexMatchStatement>RegexString",
             "^/v1",
         ),
-        (EDGE, "Firewall>Rules>1>Fn::If>1>Statement>RateBasedStatement>AggregateKeyType", "IP"),
+        (EDGE, "Firewall>Rules>2>Fn::If>1>Statement>RateBasedStatement>AggregateKeyType", "IP"),
+        (EDGE, "Firewall>Rules>0>Fn::If>1>Statement>AndStatement>Statements>1", REMOVED),
+        (EDGE, "Firewall>Rules>0", {"Name": "relays"}),
     ],
     "spending_is_mailed_before_and_after_half_of_the_limit": [
         (SPENDING, "Spending>Budget>CostFilters", {"Service": ["S3"]}),

@@ -6,16 +6,20 @@ is.
 """
 
 import ast
+import binascii
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
+from kanon.gateway.binary_http import LEAST_PADDED
+from kanon.gateway.oblivious import CONFIG_BYTES, KEYS_PATH, KEYS_TYPE, RESPONSE_TYPE
 from kanon.http.answers import STATUS_NAMES
 from tests.paths import ROOT
 
 Problems = Iterator[str]
+NONCE_AND_TAG = 32 + 16
 
 # ----------------------------------------------------------------------------------------------- log lines
 
@@ -47,7 +51,7 @@ LOG_FIELDS: dict[str, Callable[[Any], bool]] = {
     "location": matches(r"[\w.<>]+:\d+"),
     "message": lambda value: value in messages(),
     "timestamp": matches(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}[+-]\d{4}"),
-    "service": matches(r"join|evaluate|query|collect|store|jobs|decrypt|aggregate|rotate|kanon-\d+"),
+    "service": matches(r"join|evaluate|query|collect|store|jobs|decrypt|aggregate|rotate|gateway|kanon-\d+"),
     "cold_start": lambda value: isinstance(value, bool),
     "function_name": matches(r"[\w-]+"),
     "function_memory_size": lambda value: str(value) in ("128", "512", "1769", "3008"),
@@ -132,7 +136,8 @@ def _whole(most: float) -> Callable[[float, int], bool]:
 METRICS: dict[str, tuple[str, str, Callable[[float, int], bool]]] = {
     "JoinsAccepted": ("join", "Count", _whole(1e9)),
     "JoinsRefused": ("join", "Count", _whole(1e9)),
-    "RequestsRejected": ("join query collect jobs", "Count", _whole(1e9)),
+    "RequestsRejected": ("join query collect jobs gateway", "Count", _whole(1e9)),
+    "RelayedCallsFailed": ("gateway", "Count", _one_of(1)),
     "QueriesAnswered": ("query", "Count", _one_of(1)),
     "QueriesRefused": ("query", "Count", _one_of(1)),
     "SlotsFailed": ("evaluate", "Count", _one_of(0, 1)),
@@ -249,6 +254,24 @@ def wrong_answer(method: str, path: str, asked: str, status: int, headers: Mappi
         yield from _wrong_status(json.loads(body), "kAnonymous")
         if not isinstance(json.loads(body)["kAnonymous"], bool):
             yield f"a set is answered {body}"
+
+
+def wrong_relayed_answer(path: str, result: Mapping[str, Any]) -> Problems:
+    """The outer answer of the gateway: its key, a padded answer that is encrypted, or an error about the request."""
+    headers, status = dict(result["headers"]), result["statusCode"]
+    if status != 200:
+        yield from wrong_headers(headers)
+        yield from wrong_error(json.loads(result["body"])["error"], status)
+        return
+    kind, cached = headers.pop("Content-Type", None), headers.pop("Cache-Control", "")
+    size = len(binascii.a2b_base64(result["body"])) if result["isBase64Encoded"] else 0
+    if path == KEYS_PATH:
+        right = (kind, size) == (KEYS_TYPE, CONFIG_BYTES) and re.fullmatch(r"public, max-age=\d+", cached)
+    else:
+        size -= NONCE_AND_TAG
+        right = (kind, cached) == (RESPONSE_TYPE, "no-store") and size >= LEAST_PADDED and size & (size - 1) == 0
+    if not right or headers:
+        yield f"the gateway answers {path} with {size} bytes of {kind}, {cached}, {headers}"
 
 
 def _wrong_query(answer: Any, asked: str) -> Problems:

@@ -17,6 +17,7 @@ from math import gcd
 from typing import Any, TextIO
 from unittest import mock
 
+from kanon.gateway.oblivious import GATEWAY_PATH, KEYS_PATH
 from kanon.http.bodies import RequestError, read_json
 from kanon.http.encoding import decode_base64
 from kanon.keys import Secret
@@ -32,7 +33,7 @@ from tests.monitor.private import LONGEST, Private
 _live: list[Monitor] = []
 _by_function: dict[str, Monitor] = {}  # by the function's full name, which no two stacks share
 
-SECRETS = ("set-pepper", "client-key", "noise-key/1", "noise-key/2")
+SECRETS = ("set-pepper", "client-key", "gateway-key", "noise-key/1", "noise-key/2")
 PRIVATE_FIELDS = {
     "payload",
     "report_id",
@@ -119,6 +120,9 @@ class Monitor:
         if isinstance(result, dict) and "statusCode" in result:
             method, path = event["requestContext"]["http"]["method"], event["rawPath"]
             status, headers, body = result["statusCode"], result.get("headers") or {}, result["body"]
+            if path in (GATEWAY_PATH, KEYS_PATH):
+                self._problems |= set(allowed_output.wrong_relayed_answer(path, result))
+                return
             asked = event.get("body") or ""
             if event.get("isBase64Encoded") and status == 200:
                 asked = binascii.a2b_base64(asked).decode()

@@ -95,6 +95,10 @@ class Resources:
         for name in params.get("RequestItems") or [params.get(n) for n in ("TableName", "QueueUrl")]:
             if name is not None:
                 yield Call(function, ACTIONS.get(action, action), self._arn(name), _leading(params))
+        if service == "lambda":  # a function is named by the ARN of its alias
+            yield Call(
+                function, "lambda:InvokeFunction" if operation == "Invoke" else action, params["FunctionName"], ""
+            )
         if service == "secretsmanager":  # a call that names no secret is on all of them
             yield Call(function, action, self._secret(params.get("SecretId") or params.get("Name", "*")), "")
 

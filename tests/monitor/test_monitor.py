@@ -403,3 +403,39 @@ def test_objects_and_new_secrets_are_private(reports: Monitor) -> None:
         reports.private.say(f"this is {told}")
         assert reports.private.told()
     reports.look()
+
+
+def test_the_gateway_may_invoke_two_functions_and_read_its_secrets(new_stack: Callable[..., Stack]) -> None:
+    stack = new_stack({"Gateway": "ON"})
+    monitor = Monitor.of(stack)
+    for name in ("join", "query"):
+        monitor.called("gateway", "lambda", "Invoke", {"FunctionName": stack.functions[name].alias})
+    for name in ("GatewayKey", "RelaySecret"):
+        secret = stack.template.nested["AnonymousStack"].resolve({"Ref": name})
+        monitor.called("gateway", "secretsmanager", "GetSecretValue", {"SecretId": secret})
+    assert monitor.look() == []
+    monitor.called("gateway", "lambda", "Invoke", {"FunctionName": stack.functions["sweep"].alias})
+    monitor.called("gateway", "lambda", "GetFunction", {"FunctionName": stack.functions["join"].alias})
+    monitor.called("gateway", "dynamodb", "GetItem", {"TableName": stack.storage.tables["Control"], "Key": {}})
+    for name in ("SetPepper", "ClientKey"):
+        secret = stack.template.resolve({"Ref": name})
+        monitor.called("gateway", "secretsmanager", "GetSecretValue", {"SecretId": secret})
+    assert len(monitor.look()) == 5
+
+
+@pytest.mark.parametrize(
+    ("path", "size", "headers", "wrong"),
+    [
+        ("/v1/proxy/keys", 41, {"Content-Type": "application/ohttp-keys", "Cache-Control": "public, max-age=9"}, False),
+        ("/v1/proxy/keys", 42, {"Content-Type": "application/ohttp-keys", "Cache-Control": "public, max-age=9"}, True),
+        ("/v1/gateway", 1072, {"Content-Type": "message/ohttp-res", "Cache-Control": "no-store"}, False),
+        ("/v1/gateway", 1073, {"Content-Type": "message/ohttp-res", "Cache-Control": "no-store"}, True),
+        ("/v1/gateway", 560, {"Content-Type": "message/ohttp-res", "Cache-Control": "no-store"}, True),
+        ("/v1/gateway", 1072, {"Content-Type": "message/ohttp-res", "Cache-Control": "public"}, True),
+        ("/v1/gateway", 1072, {"Content-Type": "message/ohttp-res", "Cache-Control": "no-store", "X": "y"}, True),
+    ],
+)
+def test_an_outer_answer_of_another_form_is_found(path: str, size: int, headers: dict[str, str], wrong: bool) -> None:
+    body = base64.b64encode(bytes(size)).decode()
+    result = {"statusCode": 200, "headers": headers, "body": body, "isBase64Encoded": True}
+    assert bool(list(allowed_output.wrong_relayed_answer(path, result))) is wrong

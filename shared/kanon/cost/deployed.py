@@ -34,6 +34,8 @@ SECRETS, KEYS, DASHBOARDS = 3, 2, 1
 METRICS, ALARM_METRICS = 14, 29
 """The metrics of the gate's functions, and the metrics that its alarms read."""
 REPORT_METRICS, REPORT_ALARM_METRICS = 19, 35
+GATEWAY_SECRETS, GATEWAY_METRICS, GATEWAY_ALARM_METRICS = 2, 2, 3
+"""The same of the gateway for relays, and its secrets."""
 WAF_RULES, URL_RULES, EDGE_SECRETS = 1, 1, 1
 """Parts of the edge: the rules of its web ACL, those with a function URL besides, and a secret."""
 

@@ -10,6 +10,9 @@ from kanon.cost.deployed import (
     DASHBOARDS,
     EDGE_SECRETS,
     EVALUATE_MB,
+    GATEWAY_ALARM_METRICS,
+    GATEWAY_METRICS,
+    GATEWAY_SECRETS,
     KEYS,
     METRICS,
     MOST_HELD_BYTES,
@@ -40,6 +43,8 @@ from kanon.gate.models import MOST_JOINS
 
 STATUS_BYTES = 100
 FREE_TEMPORARY_MB = 512
+RELAYED_BYTES = 1024 + 48
+"""The answer to a join through a relay: padded, with a nonce and a tag."""
 TRUE_SHARE = 0.1
 """The share of the queried hashes that are k-anonymous."""
 
@@ -162,18 +167,19 @@ def alternatives(w: Workload, m: Mapping[str, float], more: Usage) -> dict[str, 
     """Usage of other choices for the same load, by name. ``more`` is added to each of them."""
     base = added(usage(w, m), more)
     edge = _behind_an_edge(base)
-    at_url = {
+    single = {
         "single joins at a function URL, signed": _at_url(base, w, m),
         "with CloudFront and WAF in front, single joins at a function URL": {
             **_at_url(edge, w, m), "waf.rules": edge["waf.rules"] + URL_RULES
         },
+        "single joins through a relay": _through_a_relay(base, w, m),
     }  # fmt: skip
     return {
         **{f"batches of {size}" if size > 1 else "one join a request": added(usage(replace(w, batch=size), m), more)
            for size in (1, 10, 100, MOST_JOINS)},
         "REST API instead of HTTP API": {**base, "apigateway.http": 0.0, "apigateway.rest": base["apigateway.http"]},
         "with CloudFront and WAF in front": edge,
-        **(at_url if w.batch == 1 else {}),
+        **(single if w.batch == 1 else {}),
         "one item a client and hour, counted by queries (no privacy)": added(counted_by_queries(w, m), more),
     }  # fmt: skip
 
@@ -231,3 +237,26 @@ def counted_by_queries(w: Workload, m: Mapping[str, float]) -> Usage:
         "sqs.requests": 0.0,
         "scheduler.events": 0.0,
     }
+
+
+def _through_a_relay(base: Usage, w: Workload, m: Mapping[str, float]) -> dict[str, float]:
+    """The usage with a call of the gateway for each join: it waits for join, and its answers are padded."""
+    joins = w.join_requests * SECONDS
+    waited = _billed_ms(m["join_ms"], 1, m) + m["call_ms"]
+    seconds = joins * (_billed_ms(m["gateway_ms"], 0, m) + waited) / 1000
+    logged, secrets = joins * m["query_log_bytes"] / GB, GATEWAY_SECRETS * m["cold_starts"] * joins
+    return added(
+        base,
+        {
+            "lambda.requests": joins,
+            "lambda.arm64": REQUEST_MB / 1024 * seconds,
+            "logs.ingested": logged,
+            "logs.stored": logged,
+            "cloudwatch.metrics": GATEWAY_METRICS,
+            "cloudwatch.alarms": GATEWAY_ALARM_METRICS,
+            "kms.requests": secrets,
+            "secrets.stored": GATEWAY_SECRETS,
+            "secrets.requests": secrets,
+            "transfer.out": joins * RELAYED_BYTES / GB,
+        },
+    )

@@ -1,7 +1,7 @@
 """The gateway: decrypts a request, lets the service answer it, and encrypts the answer.
 
-Nothing of the outer request goes on: neither headers nor address. Of the inner one go method, path, body and two
-headers. A request that does not open is refused outside; all other errors are inside, with status 200 outside.
+Nothing of the outer request goes on: neither headers nor address. Of the inner one go method, path, body and a
+few headers. A request that does not open is refused outside; all other errors are inside, with status 200 outside.
 
 A recorded request can be sent again by whoever recorded it. So a join names its step, and is refused when that is over.
 """
@@ -67,12 +67,14 @@ class Gateway:
         period: the length of a step in seconds.
         joins: the paths that must name a step, with POST.
         others: the other requests that go on, as method, space and path.
+        passed_on: the headers of an inner request that go on.
     """
 
     epochs: Epochs
     period: int
     joins: re.Pattern[str]
     others: re.Pattern[str]
+    passed_on: frozenset[str] = PASSED_ON
 
     def has(self, path: str) -> bool:
         """Whether a path is one of the gateway's."""
@@ -120,7 +122,7 @@ class Gateway:
             return _response(_refusal(WRONG_STEP))
         if not is_join and not self.others.fullmatch(f"{request.method} {path}"):
             return _response(_refusal(NOWHERE))
-        return _response(service(_event(request, path, query)))
+        return _response(service(_event(request, path, query, self.passed_on)))
 
     def _in_time(self, request: BinaryRequest, now: float) -> bool:
         """Whether a join names the current step, or the one before for ``LATE`` seconds."""
@@ -131,11 +133,11 @@ class Gateway:
         return behind == 0 or (behind == 1 and now % self.period < LATE)
 
 
-def _event(request: BinaryRequest, path: str, query: str) -> Event:
+def _event(request: BinaryRequest, path: str, query: str, passed_on: frozenset[str]) -> Event:
     """The event of an inner request. A header that occurs twice is joined with commas, as API Gateway does."""
     headers: dict[str, str] = {}
     for name, value in request.fields:
-        if name in PASSED_ON:
+        if name in passed_on:
             headers[name] = f"{headers[name]},{value}" if name in headers else value
     return {
         "version": "2.0",

@@ -174,13 +174,14 @@ def handle(
         if event["requestContext"]["http"]["method"] == "POST":
             event = readable(event, bodies)
     except (RequestError, KanonError, *_aws_errors()) as error:
-        answer = _refusal(_translate(error, logger), form)
-        return {
-            "statusCode": answer.status_code,
-            "headers": answer.headers,
-            "body": answer.body,
-        }
+        return refused(error, logger, form)
     return app.resolve(event, context)  # type: ignore[arg-type]  # no route reads the context
+
+
+def refused(error: Exception, logger: Logger, form: Form = own_form) -> dict[str, Any]:
+    """The result of a function for an error, which is logged as those of routes are."""
+    answer = _refusal(_translate(error, logger), form)
+    return {"statusCode": answer.status_code, "headers": answer.headers, "body": answer.body}
 
 
 def _refusal(body: ErrorAnswer, form: Form) -> Response[str]:

@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 from kanon.errors import ConfigurationError
 from kanon.http.bodies import RequestError
 from kanon.http.origin import HEADER, SECONDS_KEPT, Origin
-from kanon.keys import fetch_edge_values
+from kanon.keys import fetch_header_values
 from kanon.local import Stack
 
 WITH_EDGE = {
@@ -98,7 +98,7 @@ def test_a_secret_of_another_form_is_refused_and_no_request_passes(text: str) ->
     client = mock.Mock()
     client.get_secret_value.return_value = {"SecretString": text}
     with pytest.raises(ConfigurationError, match="the edge secret must be a JSON object"):
-        fetch_edge_values(client, "arn")
+        fetch_header_values(client, "arn", "edge secret")
 
 
 def test_a_secret_that_cannot_be_read_is_a_503(new_stack: Callable[..., Stack]) -> None:

@@ -14,7 +14,17 @@ from kanon.local.source import ROOT
 from tests.unit.gate.test_settings import JOIN, QUERY
 
 SCRIPT = Path(__file__).with_name("snapshot_process.py")
-FUNCTIONS = {"join": JOIN, "query": QUERY}
+GATEWAY = {
+    "POWERTOOLS_SERVICE_NAME": "gateway",
+    "POWERTOOLS_METRICS_NAMESPACE": "kanon",
+    "KANON_PERIOD": "3600",
+    "KANON_GATEWAY_KEY_SECRET": "key",
+    "KANON_RELAY_SECRET": "relays",
+    "KANON_EDGE_SECRET": "edge",
+    "KANON_JOIN_FUNCTION": "join",
+    "KANON_QUERY_FUNCTION": "query",
+}
+FUNCTIONS = {"join": JOIN, "query": QUERY, "gateway": GATEWAY}
 
 
 @cache

@@ -14,6 +14,7 @@ from kanon.gate.storage.aws.statuses import MOST_STATUSES
 from kanon.reports import histogram
 from kanon.reports.service import shards
 from tests.infrastructure.template import (
+    ANONYMOUS,
     EDGE,
     FUNCTIONS,
     GATE,
@@ -73,7 +74,8 @@ def runs_an_hour() -> int:
 def rules_of_the_edge() -> list[int]:
     """Those of any edge, and those with a function URL."""
     rules = read(ROOT / EDGE)["Resources"]["Firewall"]["Properties"]["Rules"]
-    return [sum(("Fn::If" in rule) is at_url for rule in rules) for at_url in (False, True)]
+    conditions = [rule.get("Fn::If", [None])[0] for rule in rules]
+    return [conditions.count(condition) for condition in (None, "HasJoinOrigin")]
 
 
 d = deployed
@@ -113,6 +115,10 @@ FIGURES = {
     "secrets": (lambda: secrets(conditional=False), d.SECRETS),
     "secrets of the edge": (lambda: secrets(conditional=True), d.EDGE_SECRETS),
     "secrets of reports": (lambda: len(of_type(read(ROOT / REPORTS), SECRET)), 1),
+    "secrets of the gateway": (lambda: len(of_type(read(ROOT / ANONYMOUS), SECRET)), d.GATEWAY_SECRETS),
+    "metrics of the gateway": (lambda: metrics_of("gateway"), d.GATEWAY_METRICS),
+    "metrics in alarms of the gateway": (lambda: metrics_in_alarms(ANONYMOUS), d.GATEWAY_ALARM_METRICS),
+    "memory of the gateway": (lambda: functions_of(ANONYMOUS, ("Gateway",), "MemorySize"), [d.REQUEST_MB]),
     "keys": (lambda: [text(path).count("AWS::KMS::Key\n") for path in (GATE, REPORTS)], [d.KEYS, 1]),
     "dashboards": (lambda: text(OBSERVABILITY).count("AWS::CloudWatch::Dashboard\n"), d.DASHBOARDS),
     "metrics": (lambda: metrics_of("join", "query", "evaluate", "access log"), d.METRICS),

@@ -121,7 +121,7 @@ def test_objects_of_true_sets_are_put_where_a_set_crosses() -> None:
 
 def test_only_lines_that_the_functions_write_are_charged() -> None:
     """Every function drops the START, END and REPORT lines of Lambda."""
-    for file in ("template.yaml", "infra/reports.yaml"):
+    for file in ("template.yaml", "infra/reports.yaml", "infra/anonymous.yaml"):
         document = read(ROOT / file)
         for name, function in functions(document).items():
             assert function["LoggingConfig"]["SystemLogLevel"] == "WARN", name
@@ -177,7 +177,7 @@ def test_counting_by_queries_reads_every_item_of_the_window() -> None:
     hashes = 5.0 * 730 * 3600 * 100
     assert counted_usage["dynamodb.read"] == pytest.approx(hashes * rows * packed_bytes(1) / 4096 / 2, rel=0.001)
     assert counted_usage["s3.storage"] == counted_usage["sqs.requests"] == 0
-    assert len(others) == 9
+    assert len(others) == 10
 
 
 def test_a_function_url_leaves_out_the_gateway_and_its_log_for_single_joins_alone() -> None:
@@ -195,6 +195,30 @@ def test_a_function_url_leaves_out_the_gateway_and_its_log_for_single_joins_alon
     totals = [bill(used, PRICES).total for used in (signed, base, behind, edge)]
     assert totals == sorted(totals)  # an edge costs more than the gateway that a URL saves
     assert not [name for name in alternatives(replace(LOAD, batch=10), MEASURED, {}) if "URL" in name]
+
+
+def test_a_join_through_a_relay_is_a_second_call_that_waits_for_the_first() -> None:
+    others, joins = alternatives(LOAD, MEASURED, {}), 100.0 * 3600 * 730
+    base, relayed = others["one join a request"], others["single joins through a relay"]
+    more = {name: relayed[name] - base[name] for name in relayed if relayed[name] != base[name]}
+    milliseconds = (1.14 + 1.1) * 1769 / 512 + 2 * 5.0
+    logged = joins * MEASURED["query_log_bytes"] / 1e9
+    assert more == pytest.approx(
+        {
+            "lambda.requests": joins,
+            "lambda.arm64": joins * milliseconds / 1000 / 2,
+            "logs.ingested": logged,
+            "logs.stored": logged,
+            "cloudwatch.metrics": 2,
+            "cloudwatch.alarms": 3,
+            "kms.requests": 0.002 * joins,
+            "secrets.stored": 2,
+            "secrets.requests": 0.002 * joins,
+            "transfer.out": joins * 1072 / 1e9,
+        }
+    )
+    assert 0.5 < (bill(relayed, PRICES).total - bill(base, PRICES).total) / joins * 1e6 < 0.7
+    assert "single joins through a relay" not in alternatives(replace(LOAD, batch=10), MEASURED, {})
 
 
 @pytest.mark.parametrize(
