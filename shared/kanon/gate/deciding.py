@@ -28,6 +28,8 @@ MOST_PART_BYTES = 16 << 20
 """A part that would be larger is split in the middle of its range. In memory it takes about ten times as much."""
 MOST_JOINS_A_RANGE = 1 << 20
 """The joins of a range that are read at once; each takes 37 bytes, and more while they are merged."""
+LISTED_WEIGHT = 8
+"""If a type is listed, a join counts there as so many: it may bring a sealed value of up to 592 bytes."""
 _PAST_ALL = 1 << 8 * SET_KEY_BYTES
 
 
@@ -157,7 +159,8 @@ class Decisions:
         deciding, all_due, count = self._deciding(step), self.begins_generation(step, mark), log.count(step)
         old = list(in_range(pieces, Keys() if keys is None else keys))
         listed = any(type_.listed for type_ in self.types.values())
-        splits = -(-count // (MOST_JOINS_A_RANGE * len(old))) or 1  # keys are uniform, so each range has its share
+        weight = count * LISTED_WEIGHT if listed else count
+        splits = -(-weight // (MOST_JOINS_A_RANGE * len(old))) or 1  # keys are uniform, so each range has its share
         for piece, own in old:
             due = anew or all_due or (piece.earliest is not None and piece.earliest <= step)
             whole: Part | None = None

@@ -251,10 +251,10 @@ def joins_of(item: dict[str, Any]) -> Iterator[tuple[str, bytes, int]]:
     """Type, set key and token of every join in an item of StepLog, packed or not."""
     if "joins" not in item:
         key = item["set_token"]["B"]
-        packed: Iterable[Joins] = [Joins(item["type"]["S"], len(key) - 32, key)]
+        packed: Iterable[Joins] = [Joins(item["type"]["S"], len(key) - 32, key, [])]
     else:
         packed = unpack_joins(item["joins"]["B"])
-    for type_name, token_bytes, entries in packed:
+    for type_name, token_bytes, entries, _ in packed:
         for start in range(0, len(entries), 32 + token_bytes):
             entry = entries[start : start + 32 + token_bytes]
             yield type_name, entry[:32], int.from_bytes(entry[32:], "big")

@@ -63,10 +63,10 @@ class Crowded(StepLog):
         self.time.spend(self.page_seconds / READERS)
         self.pages += 1
         if int.from_bytes(partition[:8], "big") != STEP:
-            return Found([], [], None)
+            return Found([], [], None, [])
         begin, end = self._row_from(first), self._row_from(last + b"\0")
         rows = list(self._rows(begin, min(end, begin + ROWS_A_PAGE)))
-        return Found(rows, [], rows[-1][0] if end > begin + ROWS_A_PAGE else None)
+        return Found(rows, [], rows[-1][0] if end > begin + ROWS_A_PAGE else None, [])
 
     def _rows(self, first: int, end: int) -> Iterator[tuple[bytes, str]]:
         at = bisect_right(self.starts, first) - 1

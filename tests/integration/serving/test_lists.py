@@ -49,7 +49,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts are split, joins are read in ranges, and history is written in groups, although there are few."""
     monkeypatch.setattr(kanon.disk, "SYNCHRONOUS", "OFF")
     monkeypatch.setattr(deciding, "MOST_PART_BYTES", 3000)
-    monkeypatch.setattr(deciding, "MOST_JOINS_A_RANGE", 2)
+    monkeypatch.setattr(deciding, "MOST_JOINS_A_RANGE", 2 * deciding.LISTED_WEIGHT)
     monkeypatch.setattr(lists, "ROWS_A_GROUP", 2)
 
 

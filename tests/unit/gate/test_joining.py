@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
@@ -246,6 +247,35 @@ def test_a_batch_takes_few_write_units(joins: int, slots: int, most: float) -> N
     for batch in range(20):
         joining.join_all([_join_of(b"set %d" % (batch * joins + n), n) for n in range(joins)], NOW)
     assert sum(write_units(item_size(item)) for item in table.items) <= most * 20 * joins
+
+
+def _sealing(table: OnlyWrites, layouts: Layouts) -> Joining:
+    """It seals as long as the longest value, and other bytes each time."""
+    joining, sealed = _packing(table, layouts), count()
+    return replace(joining, seal=lambda value, key: (b"%d " % next(sealed) + value + key).ljust(592, b"s"))
+
+
+def _listed(name: bytes, client: int) -> Join:
+    return Join("wide", name, "client", b"%d" % client, value=name)
+
+
+def test_a_packed_batch_has_the_first_sealed_value_of_each_set_and_a_single_join_its_own() -> None:
+    table, key = OnlyWrites(), set_key(PEPPER, "wide", b"a")
+    joining = _sealing(table, Layouts((Layout(1, 0, 1),)))
+    joining.join_all([_listed(b"a", 1), _listed(b"a", 2), _join_of(b"b", 3)], NOW)
+    (item,) = table.items
+    sealed = [each for joins in unpack_joins(item["joins"]["B"]) for each in joins.sealed]
+    assert sealed == [(key, (b"0 a" + key).ljust(592, b"s"))]
+    joining.join(_listed(b"a", 1), NOW)
+    assert table.items[1]["sealed"] == {"B": (b"2 a" + key).ljust(592, b"s")}
+    assert write_units(item_size(table.items[1])) == 1
+
+
+def test_the_largest_batch_of_a_listed_type_fits_into_one_item() -> None:
+    table = OnlyWrites()
+    _sealing(table, Layouts((Layout(1, 0, 1),))).join_all([_listed(b"set %d" % n, n) for n in range(500)], NOW)
+    (item,) = table.items
+    assert 500 * 630 == 315_000 < item_size(item) < 315_200 < MOST_ITEM_BYTES
 
 
 def test_the_largest_batch_fits_into_one_item() -> None:

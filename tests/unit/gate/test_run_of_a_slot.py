@@ -42,7 +42,7 @@ class Log(StepLog):
         self.service.now += self.service.page_seconds
         sets = self.service.rows.get(int.from_bytes(partition[:8], "big"), {})
         rows = [(key + token.to_bytes(4, "big"), type_name(key)) for key, tokens in sets.items() for token in tokens]
-        return Found(sorted(rows), [], None)
+        return Found(sorted(rows), [], None, [])
 
 
 @dataclass

@@ -28,6 +28,7 @@ from kanon.gate.storage.aws import statuses
 from kanon.gate.storage.aws.control import Commit, Control, Place, Progress, SlotRow
 from kanon.gate.storage.aws.parts import Listed, run_of, step_of
 from kanon.gate.storage.aws.statuses import Statuses
+from kanon.gate.storage.aws.step_joins import StepJoins
 from kanon.gate.storage.aws.step_log import Row, StepLog
 from tests.integration.gate.tables import (
     NUMBERS,
@@ -168,6 +169,19 @@ def test_joins_get_other_tokens_in_rows_and_packed_items_and_nothing_else_change
     assert len([item for item in after if item in before]) == len(before) - 3
     assert tables.log.replace(STEP, 0, changed) == set()
     assert tables.items("StepLog") == after
+
+
+def test_replaced_joins_keep_the_sealed_values_of_their_sets(tables: Tables) -> None:
+    tables.layouts = Layouts((Layout(1, 0, 2),))
+    rows = [replace(_join(name, 7), sealed=b"of %d" % n) for n, name in enumerate(SETS[:3])]
+    tables.log.put(rows[0])
+    assert tables.log.put_groups([rows[1:]]) == [True]
+    changed = {name + (7).to_bytes(4, "big"): 70_001 for name in SETS[:2]}
+    assert tables.log.replace(STEP, 0, changed) == set(changed)
+    assert _joined(tables) == {SETS[0]: [70_001], SETS[1]: [70_001], SETS[2]: [7]}
+    with StepJoins(tables.log, 0, NUMBERS) as joins:
+        assert joins.sealed(STEP, SETS[0], None) == {row.set_key: row.sealed for row in rows}
+        assert joins.sealed(STEP, SETS[1], SETS[2]) == {SETS[1]: b"of 1"}
 
 
 def test_a_record_is_erased_alone(tables: Tables) -> None:

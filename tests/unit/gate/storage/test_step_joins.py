@@ -20,7 +20,17 @@ from kanon.gate.merging import JOIN
 from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.aws import step_joins
 from kanon.gate.storage.aws.step_joins import READERS, Range, StepJoins
-from kanon.gate.storage.aws.step_log import FIRST_PACKED, Row, StepLog, key_of, pack, pack_all, pack_joins, partition
+from kanon.gate.storage.aws.step_log import (
+    FIRST_PACKED,
+    Row,
+    StepLog,
+    key_of,
+    pack,
+    pack_all,
+    pack_joins,
+    partition,
+    unpack_joins,
+)
 from tests.unit.examples import set_key
 
 STEP = 472_000
@@ -297,8 +307,8 @@ def test_a_row_that_is_no_join_is_refused(key: bytes) -> None:
 
 def test_packed_joins_of_an_unknown_format_are_refused() -> None:
     (item,) = packed([(set_key(1), 1, "a")], ONE)
-    item["joins"]["B"] = b"\x02" + item["joins"]["B"][1:]
-    with reading(Table([item], 9), Layouts((ONE,))) as log, pytest.raises(UndecodableJoinsError, match="format 02"):
+    item["joins"]["B"] = b"\x03" + item["joins"]["B"][1:]
+    with reading(Table([item], 9), Layouts((ONE,))) as log, pytest.raises(UndecodableJoinsError, match="format 03"):
         log.count(STEP)
 
 
@@ -308,3 +318,66 @@ def test_a_step_without_joins_costs_a_call_for_each_partition() -> None:
         assert log.count(STEP) == 0
         assert np.array_equal(log.joins(STEP, bytes(32), None), np.zeros(0, JOIN))
     assert table.pages == SIXTEEN.partitions
+
+
+# Sealed values of listed types
+
+VALUES = st.builds(
+    lambda key, token, value: Row(STEP, key, token, "ab"[key[4] & 1], 99, value),
+    st.sampled_from(KEYS),
+    st.sampled_from(TOKENS),
+    st.one_of(st.just(b""), st.binary(min_size=1, max_size=3), st.binary(min_size=500, max_size=592)),
+)
+
+
+def first_values(items: Iterable[dict[str, Any]], layout: Layout, slot: int) -> dict[bytes, bytes]:
+    """The first sealed value of each set of a slot in the order of the log: partition, then key."""
+    found: dict[bytes, bytes] = {}
+    for item in sorted({key_of(item): item for item in items}.values(), key=key_of):
+        values = [(item["set_token"]["B"][:32], item["sealed"]["B"])] if "sealed" in item else []
+        for joins in unpack_joins(item["joins"]["B"]) if "joins" in item else ():
+            values += joins.sealed
+        for key, value in values:
+            if layout.slot_of(key) == slot:
+                found.setdefault(key, value)
+    return found
+
+
+@settings(deadline=None)
+@given(
+    singles=st.lists(VALUES, max_size=20),
+    batches=st.lists(st.lists(VALUES, min_size=1, max_size=6), max_size=12),
+    late=st.lists(VALUES, max_size=8),
+    layouts=st.sampled_from([
+        Layouts((ONE,)),
+        Layouts((SIXTEEN,)),
+        Layouts((ONE, Layout(16, STEP - 2, 4)), late=5),
+        Layouts((SIXTEEN, Layout(1, STEP - 2, 2)), late=5),
+    ]),
+    size=st.integers(1, 4),
+    most_bytes=st.sampled_from([0, 700, 1 << 20]),
+    cuts=st.lists(st.sampled_from([bytes(32), *KEYS, b"\x50" + bytes(31), b"\xff" * 32]), max_size=4),
+)  # fmt: skip
+def test_the_sealed_value_of_a_set_is_the_first_one_in_the_order_of_the_log(
+    singles: list[Row],
+    batches: list[list[Row]],
+    late: list[Row],
+    layouts: Layouts,
+    size: int,
+    most_bytes: int,
+    cuts: list[bytes],
+) -> None:
+    layout, older = layouts.at(STEP), layouts.entries[0]
+    items = [pack(row, layout) for row in singles] + [pack(row, older) for row in late]
+    for batch, of in [*((batch, layout) for batch in batches), (late, older)]:
+        slots = {of.slot_of(row.set_key) for row in batch}
+        items += [pack_all([row for row in batch if of.slot_of(row.set_key) == slot], of) for slot in slots]
+    table, edges = Table(items, size), sorted({bytes(32), *cuts})
+    with mock.patch.multiple(step_joins, MOST_BYTES=most_bytes, READERS=3):
+        for slot in sorted({0, 5, layout.slots - 1} & set(range(layout.slots))):
+            wanted = first_values(items, layout, slot)
+            with reading(table, layouts, slot) as log:
+                for first, end in zip(edges, [*edges[1:], None], strict=True):
+                    own = {key: wanted[key] for key in wanted if first <= key and (end is None or key < end)}
+                    assert log.sealed(STEP, first, end) == own
+                assert log.sealed(STEP + 1, bytes(32), None) == {}

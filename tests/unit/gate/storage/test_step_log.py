@@ -6,9 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanon.errors import ConfigurationError
+from kanon.errors import ConfigurationError, UndecodableJoinsError
 from kanon.gate.slots import Layout, Layouts
-from kanon.gate.storage.aws.step_log import Found, Row, StepLog, key_of, pack, partition
+from kanon.gate.storage.aws.step_log import (
+    Found,
+    Joins,
+    Row,
+    StepLog,
+    key_of,
+    pack,
+    pack_joins,
+    partition,
+    unpack_joins,
+)
 from tests.unit.examples import ONE_SLOT, in_slot
 
 STEPS = st.integers(-(2**63), 2**63 - 1)
@@ -65,12 +75,12 @@ def test_a_page_is_read_consistently_between_two_keys_and_holds_only_what_evalua
     item = {"set_token": {"B": A}, "type": {"S": "fledge"}}
     client = Client({"Items": [item], **({"LastEvaluatedKey": {"set_token": {"B": last}}} if last else {})})
     found = StepLog(client, "log", ONE_SLOT).page(partition(7, SIXTEEN, 3), b"a", b"b")  # type: ignore[arg-type]
-    assert found == Found([(A, "fledge")], [], last)
+    assert found == Found([(A, "fledge")], [], last, [])
     assert client.asked == {
         "TableName": "log",
         "ConsistentRead": True,
         "KeyConditionExpression": "step_slot = :here AND set_token BETWEEN :first AND :last",
-        "ProjectionExpression": "set_token, #type, joins",
+        "ProjectionExpression": "set_token, #type, joins, sealed",
         "ExpressionAttributeNames": {"#type": "type"},
         "ExpressionAttributeValues": {
             ":here": {"B": partition(7, SIXTEEN, 3)},
@@ -78,3 +88,50 @@ def test_a_page_is_read_consistently_between_two_keys_and_holds_only_what_evalua
             ":last": {"B": b"b"},
         },
     }
+
+
+# Sealed values of listed types
+
+B = bytes([A[0] ^ 1]) + A[1:]
+
+
+def test_the_row_of_a_listed_type_has_its_sealed_value_too() -> None:
+    row = Row(472_000, A, 0x0102, "terms", 99, b"sealed")
+    assert pack(row, SIXTEEN) == {**pack(Row(472_000, A, 0x0102, "terms", 99), SIXTEEN), "sealed": {"B": b"sealed"}}
+
+
+def test_a_page_gives_the_sealed_values_of_its_rows_in_order() -> None:
+    items = [pack(Row(7, key, token, "t", 9, value), SIXTEEN) for key, token, value in [(A, 1, b"x"), (A, 2, b"y")]]
+    client = Client({"Items": [*items, pack(Row(7, B, 1, "t", 9), SIXTEEN)]})
+    found = StepLog(client, "log", ONE_SLOT).page(partition(7, SIXTEEN, 5), b"a", b"b")  # type: ignore[arg-type]
+    assert found.sealed == [(A, b"x"), (A, b"y")]
+
+
+def test_packed_joins_without_values_are_those_of_format_1() -> None:
+    head = bytes([1, 1]) + b"t" + bytes([1, 0, 2])
+    joins = [("t", A, 1), ("t", B, 2)]
+    for sealed in (None, {}):
+        assert pack_joins(joins, sealed) == head + b"".join(sorted([A + b"\1", B + b"\2"]))
+    assert all(each.sealed == [] for each in unpack_joins(pack_joins(joins)))
+
+
+def test_packed_joins_name_the_value_of_each_set_once() -> None:
+    first, last = sorted([A, B])
+    joins = [("t", first, 1), ("t", first, 2), ("t", last, 2), ("u", last, 3)]
+    packed = pack_joins(joins, {last: b"value"})
+    head, other = bytes([2, 1]) + b"t" + bytes([1, 0, 3]), bytes([1]) + b"u" + bytes([1, 0, 1])
+    values, entries = bytes([0, 0, 0, 5]) + b"value", first + b"\1" + first + b"\2" + last + b"\2"
+    assert packed == head + entries + values + other + last + b"\3" + bytes([0, 5]) + b"value"
+    assert list(unpack_joins(packed)) == [
+        Joins("t", 1, entries, [(last, b"value")]),
+        Joins("u", 1, last + b"\3", [(last, b"value")]),
+    ]
+
+
+@given(st.dictionaries(st.sampled_from([A, B, bytes(32)]), st.binary(min_size=1, max_size=592)), st.data())
+def test_packed_joins_that_were_cut_are_refused(sealed: dict[bytes, bytes], data: st.DataObject) -> None:
+    packed = pack_joins([("t", key, n) for n, key in enumerate((A, B, bytes(32), A))], sealed)
+    (joins,) = unpack_joins(packed)
+    assert dict(joins.sealed) == sealed
+    with pytest.raises((UndecodableJoinsError, IndexError)):
+        list(unpack_joins(packed[: data.draw(st.integers(2, len(packed) - 1))]))

@@ -2,12 +2,15 @@
 
 Packed joins are in no order. So a step is read as a whole, partitions and ranges of them in parallel, into one buffer
 in the order of key ranges. What exceeds MOST_BYTES goes to a file without a name in the directory of temporary files,
-which goes when the worker stops. The buffer holds repeated joins too; a range is sorted when it is asked for.
+which goes when the worker stops. The buffer holds repeated joins too; a range is sorted when it is asked for. So do
+the sealed values of listed types: of a set, the first one in the order of partitions and keys is given, in whatever
+order the pages came.
 """
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from operator import attrgetter
 from tempfile import TemporaryFile
 from typing import IO, NamedTuple
 
@@ -19,7 +22,16 @@ from kanon.errors import ConfigurationError, UndecodableJoinsError
 from kanon.gate.mechanism.tape import SET_KEY_BYTES
 from kanon.gate.merging import JOIN, Joins
 from kanon.gate.slots import Layout
-from kanon.gate.storage.aws.step_log import FIRST_PACKED, LAST_PACKED, PAST_ANY_TOKEN, Found, StepLog, unpack_joins
+from kanon.gate.storage.aws.step_log import (
+    FIRST_PACKED,
+    LAST_PACKED,
+    LENGTH_BYTES,
+    PAST_ANY_TOKEN,
+    Found,
+    StepLog,
+    unpack_joins,
+)
+from kanon.gate.storage.aws.step_log import Joins as PackedJoins
 
 READERS = 8
 """Pages read at once. A range of a partition that is longer than a page is read in as many parts."""
@@ -69,11 +81,15 @@ class Page(NamedTuple):
     Attributes:
         entries: joins of dtype :data:`JOIN`, as bytes.
         edges: (BUCKETS + 1,), in joins.
+        place: partition and first key of what was read: the order of pages.
+        sealed: the set key and the sealed value of each set of the page that has one: the first one.
     """
 
     entries: bytes
     edges: NDArray[np.int64]
     rest: list[Range]
+    place: tuple[bytes, bytes]
+    sealed: dict[bytes, bytes]
 
 
 class StepJoins:
@@ -121,9 +137,13 @@ class StepJoins:
         """
         return self._read(step).joins(first, end)
 
-    def sealed(self, step: int, first: bytes, end: bytes | None) -> dict[bytes, bytes]:  # noqa: ARG002
-        """None: joins of listed types are refused."""
-        return {}
+    def sealed(self, step: int, first: bytes, end: bytes | None) -> dict[bytes, bytes]:
+        """The sealed values of the sets from the key ``first`` up to ``end``, which is not included, by set key.
+
+        Raises:
+            ConfigurationError, UndecodableJoinsError: as :meth:`count`.
+        """
+        return self._read(step).sealed(first, end)
 
     def _read(self, step: int) -> "_Buffer":
         """The buffer of a step."""
@@ -173,13 +193,15 @@ class StepJoins:
     def _page(self, part: Range, layout: Layout) -> Page:
         """Read one page."""
         found = self._found(part)
-        joins = _joined([self._singles(found), *self._packed(found.packed)])
+        packed = [joins for item in found.packed for joins in unpack_joins(item)]
+        joins = _joined([self._singles(found), *self._packed(packed)])
         places = _leading_bits(joins) * layout.slots
         own = places >> 16 == self._slot
         buckets = (places[own] >> 8 & BUCKETS - 1).astype(np.uint8)
         joins = joins[own][np.argsort(buckets, kind="stable")]
         edges = np.concatenate(([0], np.cumsum(np.bincount(buckets, minlength=BUCKETS))))
-        return Page(joins.tobytes(), edges, [] if found.last is None else self._rest(part, found.last, layout))
+        rest = [] if found.last is None else self._rest(part, found.last, layout)
+        return Page(joins.tobytes(), edges, rest, (part.partition, part.first), self._sealed(found, packed, layout))
 
     def _found(self, part: Range) -> Found:
         """The items of a page. If the table is busy it is asked again, so that the pages read so far are not lost."""
@@ -209,10 +231,18 @@ class StepJoins:
             raise UndecodableJoinsError("the log has a row whose key is not that of a join")
         return np.frombuffer(rows, JOIN)
 
-    def _packed(self, items: Iterable[bytes]) -> Iterator[Joins]:
+    def _sealed(self, found: Found, packed: Iterable[PackedJoins], layout: Layout) -> dict[bytes, bytes]:
+        """The first sealed value of each set of the slot. Packed items come before rows."""
+        values: dict[bytes, bytes] = {}
+        for set_key, value in (*(each for joins in packed for each in joins.sealed), *found.sealed):
+            if layout.slot_of(set_key) == self._slot:
+                values.setdefault(set_key, value)
+        return values
+
+    def _packed(self, packed: Iterable[PackedJoins]) -> Iterator[Joins]:
         """The joins of packed items."""
         entries: dict[tuple[str, int], list[bytes]] = {}
-        for joins in (joins for item in items for joins in unpack_joins(item)):
+        for joins in packed:
             entries.setdefault((joins.type_name, joins.token_bytes), []).append(joins.entries)
         for (type_name, width), parts in entries.items():
             given = np.frombuffer(b"".join(parts), [("key", f"S{SET_KEY_BYTES}"), ("token", f">u{width}")])
@@ -240,6 +270,30 @@ def _leading_bits(joins: Joins) -> NDArray[np.int64]:
     return entries[:, 0].astype(np.int64) << 8 | entries[:, 1]
 
 
+class _Values(NamedTuple):
+    """The sealed values of a page.
+
+    Attributes:
+        place: see :class:`Page`.
+        edges: where each bucket begins, and the last one ends, (BUCKETS + 1,), in bytes.
+        records: the set key, the length (2 bytes) and the value of each set, sorted; or their place in the file.
+    """
+
+    place: tuple[bytes, bytes]
+    edges: NDArray[np.int64]
+    records: bytes | int
+
+
+def _records(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The set key and the sealed value of each record."""
+    at = 0
+    while at < len(content):
+        start = at + SET_KEY_BYTES + LENGTH_BYTES
+        end = start + int.from_bytes(content[at + SET_KEY_BYTES : start], "big")
+        yield content[at : at + SET_KEY_BYTES], content[start:end]
+        at = end
+
+
 class _Buffer:
     """The joins of a step, page by page, in memory or in a file."""
 
@@ -248,6 +302,7 @@ class _Buffer:
         self._slot, self._layout = slot, layout
         self._held: list[bytes | int] = []  # the entries of a page, or their place in the file
         self._edges: list[NDArray[np.int64]] = []
+        self._values: list[_Values] = []
         self._bytes = self._written = 0
         self._file: IO[bytes] | None = None
         self._descriptor = -1
@@ -259,15 +314,28 @@ class _Buffer:
 
     def add(self, page: Page) -> None:
         """Add a page."""
+        if page.sealed:
+            self._add_values(page)
         if not page.entries:
             return
         self.count += len(page.entries) // JOIN.itemsize
         self._edges.append(page.edges * JOIN.itemsize)
-        if self._bytes + len(page.entries) <= MOST_BYTES:
-            self._bytes += len(page.entries)
-            self._held.append(page.entries)
-        else:
-            self._held.append(self._write(page.entries))
+        self._held.append(self._hold(page.entries))
+
+    def _add_values(self, page: Page) -> None:
+        """Add the sealed values of a page, in the order of their sets: set key, length (2 bytes) and value."""
+        keys = sorted(page.sealed)
+        records = [key + len(page.sealed[key]).to_bytes(LENGTH_BYTES, "big") + page.sealed[key] for key in keys]
+        sizes = np.bincount([self._bucket(key) for key in keys], [len(each) for each in records], BUCKETS)
+        edges = np.concatenate(([0], np.cumsum(sizes.astype(np.int64))))
+        self._values.append(_Values(page.place, edges, self._hold(b"".join(records))))
+
+    def _hold(self, content: bytes) -> bytes | int:
+        """Keep bytes in memory, or in the file; then the result is their place."""
+        if self._bytes + len(content) > MOST_BYTES:
+            return self._write(content)
+        self._bytes += len(content)
+        return content
 
     def _write(self, entries: bytes) -> int:
         """Write entries to the file. Returns their place."""
@@ -294,6 +362,19 @@ class _Buffer:
         low, high = self._bucket(max(first, lowest)), self._bucket(highest if end is None else min(end, highest))
         groups = range(low // together, high // together + 1)
         return _joined(_between(self._group(group, together), first, end) for group in groups)
+
+    def sealed(self, first: bytes, end: bytes | None) -> dict[bytes, bytes]:
+        """The first sealed value of each set from ``first`` up to ``end``. One page after the other is in memory."""
+        lowest, highest = self._layout.keys_of(self._slot)
+        if (end is not None and end <= lowest) or first > highest:
+            return {}
+        low, high = self._bucket(max(first, lowest)), self._bucket(highest if end is None else min(end, highest))
+        found: dict[bytes, bytes] = {}
+        for page in sorted(self._values, key=attrgetter("place")):
+            for key, value in _records(self._slice(page.records, int(page.edges[low]), int(page.edges[high + 1]))):
+                if first <= key and (end is None or key < end):
+                    found.setdefault(key, value)
+        return found
 
     def _bucket(self, key: bytes) -> int:
         return int.from_bytes(key[:2], "big") * self._layout.slots >> 8 & BUCKETS - 1

@@ -24,7 +24,9 @@ PAST_ANY_TOKEN = b"\xff" * (TOKEN_BYTES + 1)
 """A suffix for a set key: the result sorts after every row of the set."""
 
 
-FORMAT = 1
+FORMAT, WITH_VALUES = 1, 2
+LENGTH_BYTES = 2
+"""Of a sealed value."""
 BEFORE_ANY_SET = bytes(8)
 """The key of a packed item begins with it: packed items come before the sets. No set key is so small (2**-64)."""
 FIRST_PACKED, LAST_PACKED = BEFORE_ANY_SET, BEFORE_ANY_SET + b"\xff" * 16
@@ -49,19 +51,29 @@ class Found(NamedTuple):
         rows: the set key and token of each row and its type, in order.
         packed: the joins of each packed item.
         last: the last row read if the partition has more rows; None if it has not.
+        sealed: the set key and the sealed value of each row that has one, in order.
     """
 
     rows: list[tuple[bytes, str]]
     packed: list[bytes]
     last: bytes | None
+    sealed: list[tuple[bytes, bytes]]
 
 
 class Joins(NamedTuple):
-    """The joins of one type in a packed item: set key and token, one after the other."""
+    """The joins of one type in a packed item.
+
+    Attributes:
+        type_name: the type.
+        token_bytes: the bytes of a token.
+        entries: set key and token, one after the other.
+        sealed: the set key and the sealed value of each set that has one, in order.
+    """
 
     type_name: str
     token_bytes: int
     entries: bytes
+    sealed: list[tuple[bytes, bytes]]
 
 
 def pack(row: Row, layout: Layout) -> Item:
@@ -73,6 +85,7 @@ def pack(row: Row, layout: Layout) -> Item:
         "set_token": {"B": entry},
         "type": {"S": row.type_name},
         "ttl": {"N": str(row.expires)},
+        **({"sealed": {"B": row.sealed}} if row.sealed else {}),
     }
 
 
@@ -83,25 +96,32 @@ def pack_all(rows: Sequence[Row], layout: Layout) -> Item:
     """
     first = rows[0]
     number = secrets.randbelow(layout.partitions or 1)
+    sealed = {row.set_key: row.sealed for row in reversed(rows) if row.sealed}  # the first one of each set
     return {
         "step_slot": {"B": partition(first.step, layout, layout.slot_of(first.set_key), number)},
         "set_token": {"B": BEFORE_ANY_SET + secrets.token_bytes(16)},
-        "joins": {"B": pack_joins((row.type_name, row.set_key, row.token) for row in rows)},
+        "joins": {"B": pack_joins(((row.type_name, row.set_key, row.token) for row in rows), sealed)},
         "ttl": {"N": str(first.expires)},
     }
 
 
-def pack_joins(joins: Iterable[tuple[str, bytes, int]]) -> bytes:
+def pack_joins(joins: Iterable[tuple[str, bytes, int]], sealed: Mapping[bytes, bytes] | None = None) -> bytes:
     """Format 1: version, then for each type its name (its length in a byte), the bytes of a token, the number of joins
     (2 bytes), and the joins: set key and token, sorted.
+
+    Format 2 is written if sets have sealed values: after the joins of each type come the length of the sealed value of
+    each of its sets (2 bytes; 0: it has none), in their order, and these values.
     """
-    packed = [bytes([FORMAT])]
+    packed = [bytes([WITH_VALUES if sealed else FORMAT])]
     for type_name, group in groupby(sorted(set(joins)), key=lambda join: join[0]):
         entries, name = list(group), type_name.encode()
         width = -(-max(token for _, _, token in entries).bit_length() // 8) or 1
         width = 4 if width == 3 else width
         packed.append(bytes([len(name)]) + name + bytes([width]) + len(entries).to_bytes(2, "big"))
         packed += [set_key + token.to_bytes(width, "big") for _, set_key, token in entries]
+        if sealed:
+            values = [sealed.get(set_key, b"") for set_key in dict.fromkeys(set_key for _, set_key, _ in entries)]
+            packed += [*(len(value).to_bytes(LENGTH_BYTES, "big") for value in values), *values]
     return b"".join(packed)
 
 
@@ -111,17 +131,33 @@ def unpack_joins(packed: bytes) -> Iterator[Joins]:
     Raises:
         UndecodableJoinsError: the bytes are of no known format.
     """
-    if packed[:1] != bytes([FORMAT]):
+    if packed[:1] not in (bytes([FORMAT]), bytes([WITH_VALUES])):
         raise UndecodableJoinsError(f"packed joins of unknown format {packed[:1].hex() or 'empty'}")
     at = 1
     while at < len(packed):
-        head = at + 1 + packed[at]
+        name, head = at + 1, at + 1 + packed[at]
         width, count = packed[head : head + 1], int.from_bytes(packed[head + 1 : head + 3], "big")
         end = head + 3 + count * (SET_KEY_BYTES + (width[0] if width else 0))
         if width not in (b"\x01", b"\x02", b"\x04") or end > len(packed):
-            raise UndecodableJoinsError("packed joins of format 1 end inside a join")
-        yield Joins(packed[at + 1 : head].decode(), width[0], packed[head + 3 : end])
-        at = end
+            raise UndecodableJoinsError(f"packed joins of format {packed[0]} end inside a join")
+        entries, sealed, at = packed[head + 3 : end], list[tuple[bytes, bytes]](), end
+        if packed[0] == WITH_VALUES:
+            sealed, at = _values(packed, end, entries, SET_KEY_BYTES + width[0])
+        yield Joins(packed[name:head].decode(), width[0], entries, sealed)
+
+
+def _values(packed: bytes, at: int, entries: bytes, size: int) -> tuple[list[tuple[bytes, bytes]], int]:
+    """The sealed values of the sets of some joins, which begin at a place in a packed item, and where they end."""
+    sets = dict.fromkeys(entries[n : n + SET_KEY_BYTES] for n in range(0, len(entries), size))
+    found, end = [], at + len(sets) * LENGTH_BYTES
+    for set_key in sets:
+        start, length = end, int.from_bytes(packed[at : at + LENGTH_BYTES], "big")
+        at, end = at + LENGTH_BYTES, end + length
+        if length:
+            found.append((set_key, packed[start:end]))
+    if end > len(packed):
+        raise UndecodableJoinsError("packed joins of format 2 end inside a sealed value")
+    return found, end
 
 
 def partition(step: int, layout: Layout, slot: int, number: int = 0) -> bytes:
@@ -188,15 +224,19 @@ class StepLog:
             TableName=self._table,
             ConsistentRead=True,
             KeyConditionExpression="step_slot = :here AND set_token BETWEEN :first AND :last",
-            ProjectionExpression="set_token, #type, joins",
+            ProjectionExpression="set_token, #type, joins, sealed",
             ExpressionAttributeNames={"#type": "type"},
             ExpressionAttributeValues={":here": {"B": partition}, ":first": {"B": first}, ":last": {"B": last}},
         )
         rows = [(item["set_token"]["B"], item["type"]["S"]) for item in answer["Items"] if "joins" not in item]
         packed = [item["joins"]["B"] for item in answer["Items"] if "joins" in item]
-        return Found(
-            rows, packed, answer["LastEvaluatedKey"]["set_token"]["B"] if "LastEvaluatedKey" in answer else None
-        )
+        read_to = answer["LastEvaluatedKey"]["set_token"]["B"] if "LastEvaluatedKey" in answer else None
+        sealed = [
+            (item["set_token"]["B"][:SET_KEY_BYTES], item["sealed"]["B"])
+            for item in answer["Items"]
+            if "sealed" in item
+        ]
+        return Found(rows, packed, read_to, sealed)
 
     def replace(self, step: int, slot: int, replaced: Mapping[bytes, int]) -> set[bytes]:
         """Give joins of a step other tokens. For a command; it may be interrupted and repeated.
@@ -229,7 +269,8 @@ class StepLog:
         key = {"step_slot": {"B": place}, "set_token": {"B": entry}}
         item = self._client.get_item(TableName=self._table, Key=key, ConsistentRead=True).get("Item")
         if item is not None:
-            self.put(Row(step, entry[:SET_KEY_BYTES], token, item["type"]["S"], int(item["ttl"]["N"])))
+            sealed = item["sealed"]["B"] if "sealed" in item else b""
+            self.put(Row(step, entry[:SET_KEY_BYTES], token, item["type"]["S"], int(item["ttl"]["N"]), sealed))
             self._client.delete_item(TableName=self._table, Key=key)
 
     def _packed(self, place: bytes) -> Iterator[Item]:
@@ -251,8 +292,9 @@ class StepLog:
         joins = list(_unpacked(item["joins"]["B"]))
         found = {entry for _, entry in joins} & replaced.keys()
         if found:
+            sealed = {key: value for of_type in unpack_joins(item["joins"]["B"]) for key, value in of_type.sealed}
             packed = pack_joins(
-                (name, entry[:SET_KEY_BYTES], replaced.get(entry, _token(entry))) for name, entry in joins
+                ((name, entry[:SET_KEY_BYTES], replaced.get(entry, _token(entry))) for name, entry in joins), sealed
             )
             unless_refused(
                 self._client.update_item,
@@ -280,7 +322,7 @@ def _partition_of(step: int, layout: Layout, entry: bytes) -> bytes:
 
 def _unpacked(packed: bytes) -> Iterator[tuple[str, bytes]]:
     """The type of each join of a packed item, and its set key and token, as in the key of a row."""
-    for name, width, entries in unpack_joins(packed):
+    for name, width, entries, _ in unpack_joins(packed):
         for at in range(0, len(entries), SET_KEY_BYTES + width):
             token = at + SET_KEY_BYTES
             yield name, entries[at:token] + entries[token : token + width].rjust(TOKEN_BYTES, b"\0")
