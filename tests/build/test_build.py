@@ -40,8 +40,8 @@ CROWD = 120  # more than M = 99: crosses with any noise
 LAYER = {
     "": "aws clock errors hpke keys queues settings snapshots starting strict_json",
     "dynamo": "batches conditions fingerprints limits tables transactions units",
-    "gate": "deciding evaluation fingerprints generations join_routes joining memory merging models names parts paths"
-    " publishing query_routes querying schedule settings showing slots sweeping true_sets types",
+    "gate": "deciding evaluation fingerprints generations join_routes joining listed_sets memory merging models names"
+    " parts paths publishing query_routes querying schedule settings showing slots sweeping true_sets types",
     "gate/mechanism": "above_threshold bounds columns members parameters searches steps tape vectorised",
     "gate/storage": "protocols",
     "gate/storage/aws": "control parts statuses step_joins step_log true_objects",
@@ -49,7 +49,7 @@ LAYER = {
     "noise": "bound exact laws words",
 }
 """The modules of the layer by folder. The list is closed: other code must not get into Lambda."""
-MOST_CODE = 450_000
+MOST_CODE = 470_000
 """Bytes of kanon's own code in the layer, and of the description of its API."""
 SET = base64.urlsafe_b64encode(hashlib.sha256(b"an ad").digest()).decode().rstrip("=")
 

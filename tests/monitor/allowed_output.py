@@ -207,7 +207,7 @@ HEADERS: dict[str, Callable[[Any], bool]] = {
     "Retry-After": matches("5"),
     "Content-Security-Policy": matches(r"default-src 'none'; [a-z' ;-]+"),
 }
-_FIELD = re.compile(r"body|type|set|(?:client|shortClientIdentifier|name|joins|(?:setsForType|sets)[\w.]*)")
+_FIELD = re.compile(r"body|type|set|(?:client|shortClientIdentifier|value|name|joins|(?:setsForType|sets)[\w.]*)")
 _MOMENT = matches(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 

@@ -224,10 +224,10 @@ class Client:
 def _connection(
     service: str | Transport, relay: str | None, auth: Auth | None, reports: Windows | None
 ) -> Connection | RelayedConnection | None:
-    """The client's own connection to an address; None for a transport."""
+    """The connection to the service, which the client closes; None for another transport."""
     check_relay(service, relay, reports)
     if not isinstance(service, str):
-        return None
+        return service if isinstance(service, Connection) else None
     if relay is None:
         return Connection(service, auth=auth)
     from kanon.client.relaying import RelayedConnection  # it needs an extra

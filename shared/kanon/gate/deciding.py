@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import numpy as np
 
 from kanon.errors import ConfigurationError
+from kanon.gate.listed_sets import ListedSet
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.mechanism.tape import SET_KEY_BYTES, LogGeneration, Tapes
 from kanon.gate.merging import Deciding, crossed_at, merged
 from kanon.gate.parts import BYTES_A_MEMBER, BYTES_A_SET, Part
 from kanon.gate.schedule import Schedule
-from kanon.gate.showing import NO_ENTRIES, Entries, entries_of
+from kanon.gate.showing import NO_ENTRIES, Entries, entries_of, listed_of
 from kanon.gate.storage.protocols import JoinLog, Parts, Piece, Sealed, Status
 from kanon.gate.types import Type
 from kanon.noise.words import NoiseKey
@@ -91,6 +92,13 @@ def _number(end: bytes | None) -> int:
     return _PAST_ALL if end is None else int.from_bytes(end, "big")
 
 
+class Shown(NamedTuple):
+    """Sets that crossed, for the objects of a slot: of true sets, and of the listed ones among them."""
+
+    entries: Entries = NO_ENTRIES
+    listed: Sequence[ListedSet] = ()
+
+
 class Decided(NamedTuple):
     """A range of a slot after a step.
 
@@ -101,7 +109,7 @@ class Decided(NamedTuple):
         crossed: the sets that crossed.
         sets: the number of sets decided.
         skipped: the number of joins of retired types.
-        shown: the entries of the sets that crossed in the object of true sets.
+        shown: the sets that crossed, for the objects of the slot.
         sealed: the sealed values of the sets that crossed and have one.
     """
 
@@ -111,7 +119,7 @@ class Decided(NamedTuple):
     crossed: Sequence[Status] = ()
     sets: int = 0
     skipped: int = 0
-    shown: Entries = NO_ENTRIES
+    shown: Shown = Shown()
     sealed: Sequence[Sealed] = ()
 
 
@@ -158,8 +166,7 @@ class Decisions:
         """
         deciding, all_due, count = self._deciding(step), self.begins_generation(step, mark), log.count(step)
         old = list(in_range(pieces, Keys() if keys is None else keys))
-        listed = any(type_.listed for type_ in self.types.values())
-        weight = count * LISTED_WEIGHT if listed else count
+        weight = count * LISTED_WEIGHT if self.lists else count
         splits = -(-weight // (MOST_JOINS_A_RANGE * len(old))) or 1  # keys are uniform, so each range has its share
         for piece, own in old:
             due = anew or all_due or (piece.earliest is not None and piece.earliest <= step)
@@ -173,7 +180,7 @@ class Decisions:
                     continue
                 if whole is None:
                     whole = parts.read(piece) if piece.name else Part.empty()
-                values = log.sealed(step, some.first, some.end) if listed else None
+                values = log.sealed(step, some.first, some.end) if self.lists else None
                 part, sets, skipped = merged(some.of(whole), joins, deciding, values, all_due=all_due)
                 put = tuple(
                     parts.put(each.of(part), step, run, each.first.hex()) for each in some.split(_pieces_for(part))
@@ -187,9 +194,19 @@ class Decisions:
         crossed = crossed_at(part, step, self._parameters)
         return [(key, at, self.schedule.expiry(needed)) for key, at, needed in crossed]
 
-    def shown(self, part: Part, step: int, since: int = 0) -> Entries:
+    def shown(self, part: Part, step: int, since: int = 0) -> Shown:
         """The sets of a part that crossed at step ``since`` or later and are true at ``step``."""
-        return entries_of(part, self._parameters, since, step)
+        return Shown(entries_of(part, self._parameters, since, step), listed_of(part, self._listed, since, step))
+
+    @property
+    def lists(self) -> bool:
+        """Whether a type is listed."""
+        return any(type_.listed for type_ in self.types.values())
+
+    @property
+    def _listed(self) -> dict[int, Parameters]:
+        """The parameters of each listed type by its number."""
+        return {self.numbers[name]: type_.parameters for name, type_ in self.types.items() if type_.listed}
 
     @property
     def _parameters(self) -> dict[int, Parameters]:

@@ -6,17 +6,19 @@ one transaction moves mark, manifest and horizon, if the worker's run is the cur
 step, so repeated work gives the same states and crossings.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from kanon.errors import ConfigurationError, TooFarBehindError, UndecodableMembersError
-from kanon.gate.deciding import Decided, Decisions, Keys
+from kanon.gate import listed_sets
+from kanon.gate.deciding import Decided, Decisions, Keys, Shown
 from kanon.gate.fingerprints import missing_layout, removed_layout
+from kanon.gate.listed_sets import ListedSet, name_beside
 from kanon.gate.mechanism.steps import step_at
 from kanon.gate.publishing import moved_horizon
-from kanon.gate.showing import NO_ENTRIES, Entries, after
+from kanon.gate.showing import after
 from kanon.gate.storage.aws.control import Commit, Control, Place, Progress, SlotRow, lost
 from kanon.gate.storage.aws.parts import Listed, PartObjects, step_of
 from kanon.gate.storage.aws.statuses import MOST_STATUSES, Statuses
@@ -85,7 +87,8 @@ class Run:
         last: the last closed step of the layout, before ``missing``.
         missing: see :class:`Recorded`.
         idle: the number of steps without work, directly before ``step``, that are not completed yet.
-        shown: the entries of the sets that crossed in ``step``, by the first part of each range that this run decided.
+        shown: the sets that crossed in ``step``, by the first part of each range that this run decided.
+        unlisted: whether listed sets are to be put beside the true ones though no set crosses: there are none yet.
         slowest: the longest time that a range took so far, in seconds.
         leased: whether this worker still holds the lease.
         outcome: the work done so far.
@@ -103,7 +106,8 @@ class Run:
     last: int = 0
     missing: int | None = None
     idle: int = 0
-    shown: dict[str, Entries] = field(default_factory=dict)
+    shown: dict[str, Shown] = field(default_factory=dict)
+    unlisted: bool = False
     slowest: float = 0.0
     leased: bool = True
     outcome: Outcome = Outcome()
@@ -231,7 +235,12 @@ class Evaluation(Decisions):
         run.bases = tuple(row.manifest for row in bases if row.manifest is not None)
         run.pieces = tuple(piece for name in run.bases for piece in run.parts.list_of(name).pieces)
         run.last = self._last(run, now)
+        run.unlisted = self.lists and 0 < len(run.pieces) <= MOST_PARTS_READ and not self._has_listed(run)
         return True
+
+    def _has_listed(self, run: Run) -> bool:
+        """Whether the listed sets of the mark are stored."""
+        return run.row.shown is not None and run.parts.has(name_beside(run.row.shown))
 
     def _evaluate(self, run: Run, clock: Callable[[], float]) -> None:
         """Evaluate steps, and set the outcome. Idle steps are completed together, before the next one with work."""
@@ -246,8 +255,8 @@ class Evaluation(Decisions):
                 # Read the clock again: if a step closes during this run, its message does nothing; this run
                 # evaluates it.
                 run.last = self._last(run, clock())
-                manifest, run.pieces = done
-                shown = self._put_true(run)
+                earlier, (manifest, run.pieces) = run.pieces, done
+                shown = self._put_true(run, earlier)
                 self._complete(run, run.step, manifest, shown, clock(), leaving=run.step >= run.last)
                 run.bases = (manifest,)
             run.outcome = replace(run.outcome, steps=run.outcome.steps + 1)
@@ -259,7 +268,7 @@ class Evaluation(Decisions):
     def _is_idle(self, run: Run) -> bool:
         """Whether nothing happens in the run's step: no client joined, and no set crosses or may be forgotten."""
         due = any(piece.earliest is not None and piece.earliest <= run.step for piece in run.pieces)
-        if due or run.begins or self.begins_generation(run.step, run.step - 1):
+        if due or run.begins or run.unlisted or self.begins_generation(run.step, run.step - 1):
             return False
         before = run.time_left()
         idle = not run.joins.count(run.step)
@@ -294,7 +303,7 @@ class Evaluation(Decisions):
             end = None if found.end is None or found.end == run.keys.end else found.end.hex()
             listed = Listed(run.step, (*listed.pieces, *found.pieces), end, len(found.pieces))
             run.add(found)
-            run.shown |= {piece.name: NO_ENTRIES for piece in found.pieces}
+            run.shown |= {piece.name: Shown() for piece in found.pieces}
             if found.new:
                 run.shown[found.pieces[0].name] = found.shown
             records = bool(found.crossed) or (found.new and end is not None)
@@ -328,42 +337,58 @@ class Evaluation(Decisions):
         if run.idle:
             self._complete(run, run.step - 1, run.row.manifest, run.row.shown, now, leaving=leaving)
 
-    def _put_true(self, run: Run) -> str | None:
+    def _put_true(self, run: Run, earlier: Sequence[Piece]) -> str | None:
         """Put the object of the sets that are true after the run's step. It stays as it is if no set crossed.
+
+        If a type is listed, the listed sets are put beside it. If it must be made of all parts, those before the step
+        (``earlier``) are read too: the new ones have no set that is true at this step for the last time.
 
         Returns:
             Its name; None if too many sets are true, or if there is none for the step before and all parts are too many
             to read. Then readers ask the table.
         """
-        found, run.shown, before, entries = run.shown, {}, None, None
+        found, run.shown, before, crossed = run.shown, {}, None, None
+        few = len(run.pieces) <= MOST_PARTS_READ
+        listed: Iterable[ListedSet] | None = None
         if run.row.shown is not None:
             changed = [piece for piece in run.pieces if step_of(piece.name) == run.step]
-            entries = self._entries(run, changed, found, since=run.step)
-            if entries is not None and not any(map(len, entries)):
+            crossed = self._shown(run, changed, found, since=run.step)
+            if crossed is not None and not run.unlisted and not any(len(each.entries) for each in crossed):
                 return run.row.shown
             with suppress(UndecodableMembersError):
                 before = run.parts.true_sets(run.row.shown)
-        if before is None:
-            few = len(run.pieces) <= MOST_PARTS_READ
-            entries = self._entries(run, run.pieces, {}, since=0) if few else None
-        content = None if entries is None else after(before, entries, run.step)
-        return None if content is None else run.parts.put_true(content, run.step, run.row.run)
+            try:
+                listed = run.parts.listed_sets(run.row.shown) if self.lists and not run.unlisted else None
+            except UndecodableMembersError:
+                run.unlisted = few  # otherwise they stay incomplete
+        if before is None or run.unlisted:
+            replaced = [piece for piece in earlier if piece not in run.pieces]
+            crossed = self._shown(run, [*replaced, *run.pieces], {}, since=0) if few else None
+            before, listed, run.unlisted = None, (), False
+        content = None if crossed is None else after(before, (each.entries for each in crossed), run.step)
+        if content is None or crossed is None:
+            return None
+        name = run.parts.put_true(content, run.step, run.row.run)
+        if self.lists:
+            new = [each for some in crossed for each in some.listed]
+            run.parts.put_listed(name, None if listed is None else listed_sets.after(listed, new, run.step))
+        return name
 
-    def _entries(
-        self, run: Run, pieces: Sequence[Piece], found: Mapping[str, Entries], *, since: int
-    ) -> list[Entries] | None:
+    def _shown(
+        self, run: Run, pieces: Sequence[Piece], found: Mapping[str, Shown], *, since: int
+    ) -> list[Shown] | None:
         """The true sets of parts that crossed at step ``since`` or later. What another worker decided is read.
 
         Returns:
             Those of each part; None if time ran out.
         """
-        entries = []
+        sets = []
         for piece in pieces:
             if piece.name not in found and run.time_left() < SECONDS_TO_STOP:
                 return None
             known = found.get(piece.name)
-            entries.append(self.shown(run.parts.read(piece), run.step, since) if known is None else known)
-        return entries
+            sets.append(known or self.shown(run.keys.of(run.parts.read(piece)), run.step, since))
+        return sets
 
     def _complete(
         self, run: Run, step: int, manifest: str | None, shown: str | None, now: float, *, leaving: bool

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kanon.errors import UndecodableMembersError
+from kanon.gate.listed_sets import name_beside
 from kanon.gate.slots import Layouts
 from kanon.gate.storage.aws.control import Control, Place, SlotRow
 from kanon.gate.storage.aws.parts import PartObjects
+from kanon.gate.true_sets import PREFIX
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,19 @@ class Sweeping:
         parts, row = self.parts_of(place), self.control.row(place)
         while True:
             try:
-                parts.sweep(_named(row, parts), row.run)
+                parts.sweep(referenced(row, parts), row.run)
             except UndecodableMembersError:  # gone if another sweep is faster; then the row has changed too
                 before, row = row, self.control.row(place)
                 if row == before:
                     raise
             else:
                 return
+
+
+def referenced(row: SlotRow, parts: PartObjects) -> set[str]:
+    """The objects to which a row leads. Listed sets lie beside true sets, where a type is listed."""
+    named = _named(row, parts)
+    return named | {name_beside(name) for name in named if name.startswith(PREFIX)}
 
 
 def _named(row: SlotRow, parts: PartObjects) -> set[str]:

@@ -25,6 +25,7 @@ from kanon.gate.storage.aws.control import Place, SlotRow
 from kanon.gate.storage.aws.parts import Listed
 from kanon.gate.storage.aws.step_joins import StepJoins
 from kanon.gate.storage.aws.step_log import TOKEN_BYTES
+from kanon.gate.sweeping import referenced
 from kanon.keys import fetch_secret
 from kanon.operate.changes import ChangeRefusedError, leased, places_at_work, refuse_rolled_back
 from kanon.operate.stacks import RunningStack
@@ -137,8 +138,9 @@ def _put_states(
             pieces[at] = parts.put(changed, mark, row.run, pieces[at].first)
     manifest = parts.put_list(Listed(mark, tuple(pieces)), row.run)
     stack.control.restate(place, row.run, mark, [manifest])
-    parts.sweep({manifest, *(piece.name for piece in pieces)}, row.run)
-    return replace(row, manifest=manifest, kept=(manifest,))
+    row = replace(row, manifest=manifest, kept=(manifest,), progress=None)
+    parts.sweep(referenced(row, parts), row.run)
+    return row
 
 
 def _parts(

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from kanon import clock
 from kanon.created import flush
+from kanon.disk import Database
 from kanon.errors import ConfigurationError, reason
 from kanon.gate.deciding import NoiseKeys
 from kanon.gate.fingerprints import (
@@ -121,6 +122,7 @@ class Directory:
     segments: Segments
     _lock: int = field(repr=False)
     _kept: float = 0.0
+    _others: list[Database] = field(default_factory=list, repr=False)
 
     def evaluate(self, now: float) -> Progress:
         """Evaluate and publish the closed steps; see :meth:`Segments.evaluate`. Once an hour old files are deleted."""
@@ -163,8 +165,13 @@ class Directory:
     def close(self) -> None:
         """Store what waits, and let another process open the directory."""
         self.log.stop()
-        self.control.close()
+        for other in (*self._others, self.control):
+            other.close()
         os.close(self._lock)
+
+    def closes(self, other: Database) -> None:
+        """Close another file with the directory."""
+        self._others.append(other)
 
     def __enter__(self) -> Self:
         return self

@@ -138,6 +138,7 @@ class Lister:
 
     def __post_init__(self) -> None:
         self.file = ListsFile(self.directory.path)
+        self.directory.closes(self.file)
         for type_ in self.types:
             if not 0 <= self.review <= type_.parameters.window:
                 raise ConfigurationError(

@@ -34,7 +34,9 @@ class PublishedLists:
 
     @cached_property
     def _file(self) -> ListsFile:
-        return ListsFile(self.directory.path)
+        file = ListsFile(self.directory.path)
+        self.directory.closes(file)
+        return file
 
     @property
     def _listed(self) -> list[str]:

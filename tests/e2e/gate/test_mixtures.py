@@ -7,10 +7,12 @@ import json
 import random
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain, combinations
 
 import pytest
 
+from kanon.gate.publishing import Horizon
 from kanon.local import Stack
 from tests.conftest import START
 from tests.e2e.gate.backups import Rows, put_back, rows
@@ -79,6 +81,11 @@ def test_tables_of_different_times_are_found_and_no_answer_is_wrong(
     assert sum(mistakes) == 0
 
 
+def without_objects(horizon: Horizon) -> Horizon:
+    """The horizon if only the table answers: the objects may know crossings that it had lost."""
+    return replace(horizon, shows=None, earlier_shows=None, earliest_shows=None)
+
+
 @pytest.mark.parametrize("emptied", [False, True], ids=["restored", "emptied"])
 def test_evaluation_stops_at_older_statuses_until_a_new_generation_has_mended_them(
     used: tuple[Snapshot[Oracle], Rows], emptied: bool
@@ -101,7 +108,7 @@ def test_evaluation_stops_at_older_statuses_until_a_new_generation_has_mended_th
     code, output = operate(stack, "new-generation", "--yes")
     assert code == 0, output
     mended, shown = seen(stack).statuses.released()
-    assert shown == horizons  # readers see what they saw
+    assert {slot: without_objects(each) for slot, each in horizons.items()} == shown  # readers see what they saw
     assert {key: steps for key, steps in mended.items() if steps}.items() >= {
         key: steps for key, steps in crossings.items() if steps and steps[-1] >= oracle.now_step - HOURS_BACK
     }.items()

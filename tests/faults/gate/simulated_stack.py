@@ -385,7 +385,7 @@ class SimulatedStack(SimulatedTime):
     def columns(self) -> dict[Place, tuple[bytes, ...]]:
         """The states of each slot, to be compared."""
         return {
-            place: tuple(getattr(part, column.name).tobytes() for column in fields(Part))
+            place: tuple(getattr(part, column.name).tobytes() for column in fields(Part) if column.name != "sealed")
             for place, part in self.states().items()
         }
 

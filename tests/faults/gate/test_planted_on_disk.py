@@ -17,7 +17,7 @@ from kanon.gate.merging import Deciding, Joins, Merged, merged
 from kanon.gate.parts import Part
 from kanon.gate.storage.disk.control import ControlFile
 from kanon.gate.storage.disk.parts import PartFiles
-from kanon.gate.storage.protocols import Piece, Status
+from kanon.gate.storage.protocols import Piece, Sealed, Status
 from tests.faults.gate.test_crash_on_disk import gated, later, made, outcome, settle, small
 from tests.integration.serving import test_copies, test_gating, test_segments_due
 
@@ -37,8 +37,9 @@ def committed_in(order: Sequence[str]) -> Callable[..., None]:
         pieces: Sequence[Piece],
         statuses: Iterable[Status],
         visible_from: int,
+        sealed: Iterable[Sealed],
     ) -> None:
-        del run, before
+        del run, before, sealed
         parts = json.dumps([list(piece) for piece in pieces])
         todo: dict[str, Callable[[], object]] = {
             "statuses": lambda: self._write_statuses(statuses),
@@ -88,8 +89,8 @@ def with_other_ends(*arguments: Any, **more: Any) -> Merged:
     return result._replace(part=replace(result.part, ends=result.part.ends - 1))
 
 
-def without_all_due(part: Part, joins: Joins, deciding: Deciding, *, all_due: bool = False) -> Merged:
-    del all_due
+def without_all_due(part: Part, joins: Joins, deciding: Deciding, sealed: object, *, all_due: bool = False) -> Merged:
+    del sealed, all_due
     return merged(part, joins, deciding)
 
 

@@ -16,6 +16,7 @@ from moto.core import DEFAULT_ACCOUNT_ID
 
 from kanon.errors import KanonError, StaleError, UndecodableMembersError
 from kanon.gate import evaluation, showing
+from kanon.gate.deciding import Shown
 from kanon.gate.evaluation import Evaluation
 from kanon.gate.memory import SPREAD, Memory
 from kanon.gate.names import set_key
@@ -245,7 +246,7 @@ def expired_a_step_early(before: Any, found: Any, step: int) -> bytes | None:
 
 
 def without_what_others_decided(self: Evaluation, run: Any, pieces: Any, found: Any, *, since: int) -> Any:
-    return [found.get(piece.name, showing.NO_ENTRIES) for piece in pieces]
+    return [found.get(piece.name, Shown()) for piece in pieces]
 
 
 def of_a_later_layout(self: Querying, layouts: Any, slots: Any, at: int, now: float) -> Any:
@@ -272,7 +273,7 @@ MISTAKES: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "an object before its tick": (Horizon, "shown_at", too_early),
     "a suppressed set is true": (Memory, "read", not_suppressed),
     "a set expires a step early": (evaluation, "after", expired_a_step_early),
-    "crossings of a worker that died are left out": (Evaluation, "_entries", without_what_others_decided),
+    "crossings of a worker that died are left out": (Evaluation, "_shown", without_what_others_decided),
     "an object of a later layout": (Querying, "_visible", of_a_later_layout),
     "an object is kept under a new name": (Memory, "load", kept_by_a_reader),
 }

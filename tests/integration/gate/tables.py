@@ -337,7 +337,8 @@ def _expressions_refused(asked: dict[str, Any]) -> str | None:
 
 def joined_parts(parts: Sequence[Part]) -> Part:
     """The parts of neighbouring ranges as one, without sealed values."""
-    columns = (np.concatenate([getattr(each, name.name) for each in parts]) for name in fields(Part)[:-1])
+    names = [column.name for column in fields(Part) if column.name != "sealed"]
+    columns = (np.concatenate([getattr(each, name) for each in parts]) for name in names)
     return Part(*columns) if parts else Part.empty()
 
 

@@ -152,9 +152,10 @@ NOT_OBJECTS: list[tuple[str, str]] = [
     (f'{{"client": "{CLIENT}\n"}}', "control character"),
 ]
 
+ITS_FIELDS = "client, shortClientIdentifier, value and name"
 FIELDS: list[tuple[str, Any, list[str], str]] = [
     (JOIN, {}, ["body"], "exactly one of client and shortClientIdentifier"),
-    (JOIN, {"type": "fledge"}, ["body"], "a field is unknown: give only client, shortClientIdentifier and name there"),
+    (JOIN, {"type": "fledge"}, ["body"], f"a field is unknown: give only {ITS_FIELDS} there"),
     (JOIN, {**WHO, "shortClientIdentifer": 2}, ["body"], "did you mean shortClientIdentifier?"),
     (JOIN, {**WHO, "short_client_identifier": 2}, ["body"], "did you mean shortClientIdentifier?"),
     (JOIN, {**WHO, "shortClientIdentifier": 2}, ["body"], "exactly one of"),

@@ -227,6 +227,7 @@ def test_the_types_endpoint_shows_parameters_and_guarantees(edge: Edge) -> None:
             "profile": configured["profile"],
             "period": PERIOD,
             "clientBits": 16,
+            "listed": False,
             "restart": "grid",
             "hold": None,
             "epoch": None,

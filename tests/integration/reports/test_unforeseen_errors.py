@@ -12,6 +12,7 @@ import pytest
 from kanon import clock
 from kanon.gate.evaluation import Evaluation
 from kanon.gate.sweeping import Sweeping
+from kanon.gateway.answering import Gateway
 from kanon.http import edge
 from kanon.local import Stack
 from kanon.local.functions import FunctionError
@@ -33,6 +34,7 @@ def message(**body: Any) -> dict[str, Any]:
 
 CASES: list[tuple[str, Any, str, dict[str, Any]]] = [
     *((name, edge, "readable", POST) for name in ("join", "query", "collect", "jobs")),
+    ("gateway", Gateway, "answer", POST),
     ("evaluate", clock, "now", SCHEDULED),
     ("evaluate", Evaluation, "run", message(slot=0)),
     ("sweep", Sweeping, "sweep", SCHEDULED),
@@ -46,7 +48,11 @@ CASES: list[tuple[str, Any, str, dict[str, Any]]] = [
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
-    with Stack({"Reports": "ON"}, start=1_700_000_000.0, logs=io.StringIO()) as stack:
+    with Stack(
+        {"Reports": "ON", "Gateway": "ON", "RelayAuth": "OPEN", "JoinAuth": "OPEN"},
+        start=1_700_000_000.0,
+        logs=io.StringIO(),
+    ) as stack:
         yield stack
 
 

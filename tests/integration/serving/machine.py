@@ -54,7 +54,7 @@ class Machine:
         self.directory = open_directory(path, Given(PERIOD, json.dumps(types)), self.now)
         keys = ApiKeys(lambda: self.directory.control.database)
         self.key = keys.make(None, self.now)[1]
-        logger = Logger(service=f"kanon-{next(_numbers)}", level="INFO", stream=self.logs)  # one name has one stream
+        logger = Logger(service=f"machine-{next(_numbers)}", level="INFO", stream=self.logs)  # one name has one stream
         try:
             self.reporting = open_reporting(self.directory, asked)
         except BaseException:

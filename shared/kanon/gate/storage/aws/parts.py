@@ -2,20 +2,23 @@
 
 ``1234/5/480000-17-3.part``: layout, slot, step, run and number. Every lease has another run, so no name is written
 twice, and the sweeper knows whose work an object is. The name of a list ends with the digest of its content, and so
-does that of an object of true sets, which begins with ``true/``.
+does that of an object of true sets, which begins with ``true/``. That of the listed sets beside it ends with
+``.listed``.
 """
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from hashlib import sha256
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kanon.dynamo.batches import chunks
 from kanon.errors import UndecodableMembersError
+from kanon.gate import listed_sets
+from kanon.gate.listed_sets import ListedSet, name_beside
 from kanon.gate.parts import PADDING, Part, decode, encode
 from kanon.gate.storage.aws.control import Place
-from kanon.gate.storage.aws.true_objects import ABSENT, read_true
+from kanon.gate.storage.aws.true_objects import ABSENT, read_object, read_true
 from kanon.gate.storage.protocols import Piece
 from kanon.gate.true_sets import PREFIX, TrueSets, name_of
 
@@ -102,6 +105,18 @@ class PartObjects:
             UndecodableMembersError: it is missing or damaged.
         """
         return read_true(self._client, self._bucket, name)
+
+    def put_listed(self, shows: str, sets: Iterable[ListedSet] | None) -> None:
+        """Store the listed sets beside the object ``shows``, for the lister alone; None: they are not all known."""
+        self._put(name_beside(shows), listed_sets.encode(shows, sets))
+
+    def listed_sets(self, shows: str) -> Iterator[ListedSet] | None:
+        """The listed sets beside the object ``shows``, sorted; None if it does not have all of them.
+
+        Raises:
+            UndecodableMembersError: it is missing or damaged.
+        """
+        return listed_sets.decode(shows, read_object(self._client, self._bucket, name_beside(shows)))
 
     def has(self, name: str) -> bool:
         """Whether an object is there."""

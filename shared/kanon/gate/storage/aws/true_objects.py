@@ -17,10 +17,18 @@ def read_true(client: "S3Client", bucket: str, name: str) -> TrueSets:
     Raises:
         UndecodableMembersError: it is missing or damaged.
     """
+    return TrueSets.of(name, read_object(client, bucket, name))
+
+
+def read_object(client: "S3Client", bucket: str, name: str) -> bytes:
+    """The bytes of an object.
+
+    Raises:
+        UndecodableMembersError: it is missing.
+    """
     try:
-        content = client.get_object(Bucket=bucket, Key=name)["Body"].read()
+        return client.get_object(Bucket=bucket, Key=name)["Body"].read()
     except client.exceptions.ClientError as error:
         if error.response["Error"]["Code"] not in ABSENT:
             raise
         raise UndecodableMembersError("an object of true sets is missing") from error
-    return TrueSets.of(name, content)
