@@ -117,39 +117,39 @@ GENERATED = Recorded(
     days=2,
     type={"k": 14, "window": 12, "profile": "sharp"},
     answers="947a901f2c1a41a3f339e2f123f04fe5d5641d9bb5173f849fa54034c33aaf3b",
-    rows="40050ed40382eac8b830413e59c7187da7c6589a68de25c4be48c119e4e4ef69",
-    units=514,
+    rows="2f8184f38bb9666c05fd77cdc28b64e32e14679f8ac12b0999046912b598791a",
+    units=550,
     slots='[{"slots":1,"partitions":1,"from_step":0}]',
 )
 SIX_DAYS_PACKED = Recorded(
     days=6,
     type={"k": 14, "window": 48, "profile": "sharp"},
     answers="f21f3d3ef9d51355c25c6c83633e9f137b673b465d19fafc14bd2cf5aeee6257",
-    rows="324a3c57d52682d56f234ecc557211ae63495e64ed5bc868d9a4fd1007dbba7e",
-    units=1_148,
+    rows="4ca133a91d6ac6c1789ec301f73b6a18bd0c79eba55e34290927da459470bd7e",
+    units=1_228,
     slots='[{"slots":1,"partitions":1,"from_step":0}]',
 )
 PACKED = Recorded(
     days=12,
     type={"k": 14, "window": 48, "profile": "sharp"},
     answers="aa2856d917ae5dcce1ebd61b54ccd41882ae327fd2974fd77c4712826140f927",
-    rows="896679452a3c12c97e6769f1176f8881216f5fcf12c073e943e419b2c9d2ab1c",
-    units=2_765,
+    rows="d49615f0bfe8187db6b2456df926275215efa4541dc2ccaa738f6f224b1f3b04",
+    units=2_857,
     slots='[{"slots":1,"partitions":1,"from_step":0}]',
 )
 TWELVE_DAYS = Recorded(
     days=12,
     type={"k": 14, "window": 48, "profile": "sharp"},
     answers="aa2856d917ae5dcce1ebd61b54ccd41882ae327fd2974fd77c4712826140f927",
-    rows="8475d2a69a76efa75437477aa1a584082f6c3128555f6ff386304997a5a82470",
-    units=3_046,
+    rows="3b8d065039aa712d338ef9b50879e9667d14b5decaf2a1f01ccb2185019d7a21",
+    units=3_138,
 )
 SIXTY_DAYS = Recorded(
     days=60,
     type={"k": 50, "window": 720, "profile": "published"},
     answers="addfd191956981e13b8a94ffa919e1bd953bbe4a154bf396be1863dda54f4ddc",
-    rows="b32156fda09cf96d40724129d83aa030174367507a80fa7d3d671c15b4a72603",
-    units=19_276,
+    rows="1e29e6dbf1427071454d05561bd65da1cc2705039f3dca6a9ff12dcb1871f4e8",
+    units=19_640,
 )
 
 
