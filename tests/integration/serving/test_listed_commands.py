@@ -14,7 +14,7 @@ from kanon.serving.lists import Lister
 from tests.integration.serving.listing import FIRST, PERIOD, TYPES, closed, join, opened, values, visible
 from tests.unit.cli.commands import run
 
-LAST = FIRST + 20
+LAST = FIRST + 40
 LISTED_TYPE = '{"k": 20, "window": 24, "profile": "crossing", "listed": true}'
 
 
