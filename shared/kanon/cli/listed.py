@@ -14,8 +14,8 @@ import typer
 from kanon.cli.errors import CommandError, one_line
 from kanon.cli.screen import cell, new_table, plain, screen, show_json
 from kanon.cli.stacks import LOCAL
+from kanon.http import encoding
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
 Row = dict[str, Any]
 
 
@@ -76,18 +76,18 @@ def _history(type_name: str, data: Path, since: str | None) -> list[Row]:
 
     with one_line(ConfigurationError):
         folder = history_of(existing(data), type_name)
-    if not folder.is_dir():
-        known = ", ".join(sorted(each.name for each in folder.parent.glob("*"))) or "none"
+    steps = [int(each.name.partition("=")[2]) for each in folder.glob("date=*/step=*")]
+    if not steps:
+        known = ", ".join(sorted({each.parents[2].name for each in folder.parent.glob("*/*/*/*.parquet")})) or "none"
         raise CommandError(f"{data} has no lists of type {type_name!r}: types with lists: {known}")
     from pyarrow import compute, dataset
 
-    lists = dataset.dataset(folder, partitioning="hive", exclude_invalid_files=False)
+    lists = dataset.dataset(folder, partitioning="hive")
     if since is not None:
         found = lists.to_table(filter=compute.field("date") >= _day(since))
         grouped = found.group_by("value").aggregate([("step", "min"), ("step", "max")]).sort_by("value")
         return list(grouped.rename_columns({"step_min": "first", "step_max": "last"}).to_pylist())
-    newest = max(int(each.name.partition("=")[2]) for each in folder.glob("date=*/step=*"))
-    table = lists.to_table(["value", "since"], filter=compute.field("step") == newest)
+    table = lists.to_table(["value", "since"], filter=compute.field("step") == max(steps))
     return list(table.to_pylist())
 
 
@@ -120,9 +120,7 @@ def _as_csv(rows: list[Row], columns: Sequence[str]) -> str:
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(columns)
-    for row in rows:
-        value = row["value"]
-        writer.writerow([f"'{value}" if value.startswith(FORMULA) else value, *(row[name] for name in columns[1:])])
+    writer.writerows([encoding.cell(row["value"]), *(row[name] for name in columns[1:])] for row in rows)
     return text.getvalue()
 
 

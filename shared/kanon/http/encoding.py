@@ -1,4 +1,4 @@
-"""Ids in JSON and in paths: 1 to 64 bytes as base64."""
+"""Ids in JSON and in paths: 1 to 64 bytes as base64. Texts of strangers in CSV."""
 
 import binascii
 import re
@@ -34,3 +34,11 @@ def _decode(text: Any, pattern: str, form: str) -> bytes:
     if not isinstance(text, str) or not re.fullmatch(pattern, text):
         raise ValueError(f"must be {form} of 1 to {MOST_ID_BYTES} bytes")
     return binascii.a2b_base64(text.rstrip("=").encode().translate(_STANDARD) + b"==")
+
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def cell(text: str) -> str:
+    """A text for a cell of CSV. One that a program for tables would execute gets an apostrophe before it."""
+    return f"'{text}" if text.startswith(FORMULA) else text

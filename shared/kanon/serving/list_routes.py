@@ -22,6 +22,7 @@ from kanon.gate.paths import TypeInPath
 from kanon.gate.ranges import ListStep
 from kanon.http.answers import Problem, error_answer, meant
 from kanon.http.bodies import RequestError
+from kanon.http.encoding import cell
 from kanon.serving.evaluating import MOST_SECONDS_ASLEEP, SECONDS_TO_RETRY, Stop
 from kanon.serving.lists import MOST_VALUES, Found, Lister
 from kanon.serving.measures import ListMeasures, Measures
@@ -31,9 +32,8 @@ NOT_LISTED = error_answer(
     404, "this type is not listed: its values have no list", Problem(field="type", reason="unlisted")
 )
 GONE = error_answer(404, "there is no such list any more, or yet: begin again with the newest one")
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""How a cell begins that a program for tables would execute."""
 LATE_STEPS = 2
+MOST_STEP = 1 << 53
 
 
 class Listing:
@@ -146,9 +146,12 @@ class ListRoutes:
         return Response(200, JSON, dumps(body), self._kept(found))
 
     def range_file(
-        self, type_name: TypeInPath, step: Annotated[int, Path(ge=0)], prefix: Annotated[str, Path(max_length=16)]
+        self,
+        type_name: TypeInPath,
+        step: Annotated[int, Path(ge=0, lt=MOST_STEP)],
+        prefix: Annotated[str, Path(max_length=16)],
     ) -> Response[str]:
-        """A range file. It never changes."""
+        """A range file. It changes only if a value is unlisted."""
         self._refuse(type_name)
         found = self.lister.file.of_step(type_name, step)
         of = ListStep(type_name, step, self.lister.next_update(step))
@@ -209,7 +212,7 @@ def place_of(after: str) -> tuple[int, bytes]:
     """
     step, _, digest = after.partition(".")
     try:
-        if step.isascii() and step.isdigit() and len(digest) == 64:
+        if step.isascii() and step.isdigit() and int(step) < MOST_STEP and len(digest) == 64:
             return int(step), bytes.fromhex(digest)
     except ValueError:
         pass
@@ -218,13 +221,11 @@ def place_of(after: str) -> tuple[int, bytes]:
 
 
 def table(rows: "list[tuple[bytes, Any]]") -> str:
-    """Values as CSV. One that a program for tables would execute gets an apostrophe before it."""
+    """Values as CSV."""
     text = StringIO()
     writer = csv.writer(text)
     writer.writerow(("value", "since"))
-    writer.writerows(
-        (f"'{each.value}" if each.value.startswith(FORMULA) else each.value, each.since) for _, each in rows
-    )
+    writer.writerows((cell(each.value), each.since) for _, each in rows)
     return text.getvalue()
 
 

@@ -243,7 +243,7 @@ class Lister:
         return (Listed(*row) for row in rows)
 
     def _forget(self, type_name: str) -> None:
-        """Forget all lists of a type but the last ones, and opened values that no list can show any more."""
+        """Forget all lists of a type but the last ones."""
         database = self.file.database
         steps = database.execute("SELECT step FROM lists WHERE type = ? ORDER BY step DESC", (type_name,)).fetchall()
         for (old,) in steps[KEPT:]:

@@ -75,6 +75,7 @@ def test_a_table_shows_control_characters_as_escapes(made: Path) -> None:
     ("words", "reason"),
     [
         (["plain", "--data", "d"], "no lists of type 'plain': types with lists: crossing, grid"),
+        (["empty", "--data", "d"], "no lists of type 'empty': types with lists: crossing, grid"),
         (["grid", "--data", "absent"], "holds no deployment"),
         (["grid", "--since", "2026-01-01"], "name it with --data"),
         (["grid", "--data", "d", "--url", "http://127.0.0.1:1"], "not both"),
@@ -89,6 +90,7 @@ def test_what_cannot_be_read_is_refused(
     from kanon.client import calls
 
     monkeypatch.chdir(made.parent)
+    Path("d/lists/empty").mkdir(exist_ok=True)  # its days have passed
     monkeypatch.setattr(calls.Calls, "deadline", 0.0, raising=False)
     monkeypatch.setattr("kanon.client.client.DEADLINE", 0.0)
     status, told = run("listed", *words)
