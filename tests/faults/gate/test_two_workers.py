@@ -344,9 +344,10 @@ class Disorder(RuleBasedStateMachine):
         for place in SETS:
             key, window = self.simulation.keys[place], self.simulation.configured[place[0]].parameters.window
             stored = [int(x["N"]) for x in statuses[key]["crossings"]["L"]] if key in statuses else []
-            living = [x for x in self.oracle.crossings(place, last)[-2:] if x > last - FORGOTTEN_AFTER]
-            # Earlier ones stay in the row if the state of the set was forgotten between two crossings.
-            assert [x for x in stored if x > last - FORGOTTEN_AFTER][-2:] == living
+            crossed, living = self.oracle.crossings(place, last), [x for x in stored if x > last - FORGOTTEN_AFTER]
+            assert living[-2:] == [x for x in crossed[-2:] if x > last - FORGOTTEN_AFTER]
+            # A set whose state is forgotten between crossings has more of them in its row: the last ones, without gaps.
+            assert living == crossed[len(crossed) - len(living) :]
             kept = states[key].members if key in states else ()
             searches = self.oracle.naive[place[0]].searches.get(key)
             begin = max(last + 1 - window + 1, last if searches is None else searches.counted_from)  # for later steps
