@@ -53,7 +53,7 @@ TOO_MANY = 429
 PUBLIC_KEYS = "/.well-known/aggregation-service/v1/public-keys"
 
 ATTEMPTS = 3
-"""How often a client begins anew when the list that it reads is replaced."""
+"""How often a client begins again when the list that it reads is replaced."""
 Private = bool | Literal["all"]
 """Whether a look-up reads range files: those with its values, or all of them."""
 

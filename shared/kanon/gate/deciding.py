@@ -187,7 +187,9 @@ class Decisions:
                 )
                 crossed, shown = self.crossed(part, step), self.shown(part, step, since=step)
                 found = _sealed_of(part, crossed)
-                yield Decided(put, some.end, True, crossed, sets, skipped, shown, found)  # noqa: FBT003
+                yield Decided(
+                    put, some.end, new=True, crossed=crossed, sets=sets, skipped=skipped, shown=shown, sealed=found
+                )
 
     def crossed(self, part: Part, step: int) -> list[Status]:
         """The sets of a part that crossed at its ``step``, in the order of their keys."""
