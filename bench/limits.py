@@ -1,7 +1,7 @@
 """``python -m bench.limits``: simulations of load, for the guides of clients and of deployment.
 
 * Clients that query again at ``nextUpdate``, when all answers expire in the same second, with or without a random
-  delay, against the token bucket of a route. A refused client (429) waits and tries again, as docs/reference/errors.md
+  delay, against the token bucket of a route. A refused client (429) waits and tries again, as docs/guides/clients.md
   says.
 * The rate of single joins at which the log throttles. DynamoDB puts each partition key on one of its own partitions,
   which allows 1,000 write units per second. The keys of the log change every step, so every step has new places. They

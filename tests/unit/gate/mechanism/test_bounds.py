@@ -200,7 +200,7 @@ def test_a_belief_of_ten_percent_grows_as_stated(epsilon: str, percent: int) -> 
 def test_distinct_tokens_are_a_little_fewer_than_clients() -> None:
     assert float(distinct_tokens(50, 16)) == pytest.approx(49.981, abs=1e-3)
     assert distinct_tokens(1, 8) == 1
-    # mechanism.md: 50 tokens of 8 bits take about 56 clients.
+    # 50 tokens of 8 bits take about 56 clients.
     assert distinct_tokens(55, 8) < 50 < distinct_tokens(57, 8)
 
 

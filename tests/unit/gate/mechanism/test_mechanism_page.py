@@ -1,4 +1,4 @@
-"""docs/explanation/mechanism.md: its program runs and prints what the page shows."""
+"""docs/explanation/how-it-works.md: its program runs and prints what the page shows."""
 
 import re
 
@@ -6,10 +6,11 @@ import pytest
 
 from tests.paths import ROOT
 
-PAGE = (ROOT / "docs" / "explanation" / "mechanism.md").read_text()
+TEXT = (ROOT / "docs" / "explanation" / "how-it-works.md").read_text()
+PAGE = TEXT.partition("## The mechanism in your own program")[2]
 
 
 def test_the_program_of_the_page_prints_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
     program, shown = re.findall(r"```(?:python)?\n(.*?)```", PAGE, re.DOTALL)
-    exec(compile(program, "docs/explanation/mechanism.md", "exec"), {})
+    exec(compile(program, "docs/explanation/how-it-works.md", "exec"), {})
     assert capsys.readouterr().out == shown
