@@ -2,11 +2,12 @@
 
 ``python -m tests.web.service gate ORIGIN``: the service of one machine, with a clock that only commands move.
 ``python -m tests.web.service lists ORIGIN``: the same with the listed type ``searches`` beside the other one.
+``python -m tests.web.service relayed ORIGIN``: the same with a gateway for relays, at a time in 2027.
 ``python -m tests.web.service reports ORIGIN``: the stack with reports. Pages of ORIGIN may call.
 
 Each command is answered by one line of JSON. Of the gate: ``step`` evaluates a step and makes it visible, ``stale``
 lets too many steps pass without an evaluation, ``key`` answers an API key,
-``console`` the address of the console. Of reports: ``count ORIGIN KEY...`` runs a
+``console`` the address of the console, ``now`` the time, ``logs`` what was logged. Of reports: ``count ORIGIN KEY...`` runs a
 job over the reports of an origin and answers its result and the noisy sums of these keys, in hexadecimal.
 """
 
@@ -41,10 +42,11 @@ class Gate:
     """The service of one machine."""
 
     types: ClassVar[dict[str, Any]] = TYPES
+    gateway = False
 
     def __init__(self, running: ExitStack, origin: str) -> None:
         path = Path(running.enter_context(tempfile.TemporaryDirectory())) / "data"
-        self.served: Machine = running.enter_context(machine(path, OPEN, Cors.of([origin]), self.types))
+        self.served: Machine = running.enter_context(machine(path, OPEN, Cors.of([origin]), self.types, gateway=self.gateway))
         self.url = f"http://127.0.0.1:{self.served.server.port}"
         self.served.evaluate()
 
@@ -66,11 +68,25 @@ class Gate:
         """An API key."""
         return {"key": self.served.key}
 
+    def now(self) -> Any:
+        """The time in milliseconds since 1970."""
+        return {"now": int(self.served.now * 1000)}
+
+    def logs(self) -> Any:
+        """What was logged so far."""
+        return {"logs": self.served.logs.getvalue()}
+
 
 class Lists(Gate):
     """The same with a listed type."""
 
     types = TYPES | LISTED
+
+
+class Relayed(Gate):
+    """The same with a gateway for relays."""
+
+    gateway = True
 
 
 class Reports:
@@ -128,7 +144,7 @@ class Reports:
 def main(kind: str, origin: str) -> None:
     """Serve until the input ends."""
     with ExitStack() as running:
-        service: Any = {"gate": Gate, "lists": Lists, "reports": Reports}[kind](running, origin)
+        service: Any = {"gate": Gate, "lists": Lists, "relayed": Relayed, "reports": Reports}[kind](running, origin)
         print(json.dumps({"url": service.url}), flush=True)
         for line in sys.stdin:
             command, *arguments = line.split()

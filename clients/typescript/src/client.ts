@@ -1,4 +1,4 @@
-import { Connection, MOST_IN_FLIGHT, pause, unexpected, type Auth, type Call } from "./connection.js";
+import { Connection, MOST_IN_FLIGHT, pause, unexpected, type Auth, type Call, type Through } from "./connection.js";
 import { ApiError, DroppedError, NoAnswerError, RefusedError, UnknownTypeError, nearest, onlyOptions } from "./errors.js";
 import { MOST_BITS, Ranges } from "./ranges.js";
 import { SetId, decoded, textOf, valueId, type Value } from "./values.js";
@@ -31,6 +31,8 @@ export interface Options {
   client?: Who;
   /** `Bearer ...`, for a service that asks for it. Without it `joinMany` sends each join by itself. */
   auth?: Auth;
+  /** `relay(...)` of `kanon-client/relay`: the service does not learn who calls. Each join waits, and is sent by itself. */
+  through?: Through;
   /** Milliseconds for one call with its repetitions; 30,000 if left out. A join has one step instead. */
   timeout?: number;
   /** Is told about each join that was not accepted, also if nobody awaits it. By default the console, once. */
@@ -85,8 +87,8 @@ export class Client {
   #dropped = 0;
 
   constructor(url: string, options: Options = {}) {
-    onlyOptions(options, ["client", "auth", "timeout", "onDrop"]);
-    this.#connection = new Connection(url, options.auth);
+    onlyOptions(options, ["client", "auth", "through", "timeout", "onDrop"]);
+    this.#connection = new Connection(url, options.auth, options.through);
     this.#options = options;
   }
 
@@ -105,11 +107,11 @@ export class Client {
     return this.#told(this.#join(join), join);
   }
 
-  /** Send joins: with `auth` many in a call, otherwise each by itself. */
+  /** Send joins: with `auth` and no relay many in a call, otherwise each by itself. */
   async joinMany(joins: Iterable<Join>): Promise<void> {
     const all = [...joins];
     const calls =
-      this.#options.auth === undefined
+      this.#options.auth === undefined || this.#options.through
         ? all.map(({ type, value, client }) => this.join(type, value, client))
         : (await this.#batches(all)).flatMap((some) => this.#eachOf(some));
     const results = await Promise.allSettled(calls);
@@ -204,22 +206,26 @@ export class Client {
   }
 
   async #join(join: Join): Promise<void> {
-    const step = (await this.type(join.type)).period * 1000;
+    const { period } = await this.type(join.type);
+    const step = period * 1000;
     const { type, set, ...body } = await this.#entry(join);
     const now = Math.floor(Date.now() / step);
     const name = JSON.stringify([type, set, body]);
     const before = this.#joined.get(name);
     if (before?.step === now) return before.done;
     const path = `${typePath(type)}/sets/${set}:join`;
-    const done = this.#forOneStep({ ...this.#call("POST", path, body), end: Date.now() + step, simple: true });
+    const done = this.#forOneStep({ ...this.#call("POST", path, body), simple: true, period }, (now + 1) * step);
     remember(this.#joined, name, { step: now, done });
     done.catch(() => this.#joined.delete(name));
     return done;
   }
 
-  async #forOneStep(call: Call): Promise<void> {
+  /** Send a join within the step that ends then, and repeat it for the length of a step. */
+  async #forOneStep(call: Call & { period: number }, stepEnd: number): Promise<void> {
+    const { through } = this.#options;
+    if (through) await pause(through.delay(stepEnd - Date.now()));
     try {
-      await this.#connection.send({ ...call, keepalive: true });
+      await this.#connection.send({ ...call, end: Date.now() + call.period * 1000, keepalive: true });
     } catch (error) {
       const repeated = error instanceof NoAnswerError || REPEATED.includes((error as RefusedError).status);
       throw repeated ? new DroppedError(`a join was dropped after a step: ${(error as Error).message}`, error) : error;

@@ -20,6 +20,39 @@ export interface Call {
   keepalive?: boolean;
   /** Send the body as text/plain: a browser does not ask first whether it may. */
   simple?: boolean;
+  /** Of a join: the length of its step in seconds. */
+  period?: number;
+}
+
+/** What every request to a service or a relay has: nothing of the page. */
+export const OUTER = { credentials: "omit", redirect: "error", referrerPolicy: "no-referrer" } as const;
+
+export interface Sent {
+  method: string;
+  headers: Record<string, string>;
+  body: string | null;
+  keepalive: boolean;
+  signal: AbortSignal;
+}
+
+/** Sends one request to a service. A join has the length of its step in seconds. */
+export type Send = (service: string, path: string, init: Sent, period?: number) => Promise<Response>;
+
+/** Another way to the service than a request to it. */
+export interface Through {
+  send: Send;
+  /** Milliseconds that a join waits, of those that are left of its step. */
+  delay: (left: number) => number;
+}
+
+const directly: Send = (service, path, init) => fetch(service + path, { ...OUTER, ...init });
+
+/** An address without a slash at its end. */
+export function baseUrl(url: string): string {
+  if (!/^https?:\/\/[^/?#]+(\/[^?#]*)?$/.test(url)) {
+    throw new TypeError(`${url} is not an address: give https://host or http://host:port`);
+  }
+  return url.replace(/\/+$/, "");
 }
 
 interface Answer {
@@ -33,15 +66,14 @@ export const pause = (milliseconds: number): Promise<void> => new Promise((done)
 export class Connection {
   readonly #url: string;
   readonly #auth: Auth | undefined;
+  readonly #through: Through | undefined;
   #inFlight = 0;
   readonly #queue: (() => void)[] = [];
 
-  constructor(url: string, auth?: Auth) {
-    if (!/^https?:\/\/[^/?#]+(\/[^?#]*)?$/.test(url)) {
-      throw new TypeError(`${url} is not an address of the service: give https://host or http://host:port`);
-    }
-    this.#url = url.replace(/\/+$/, "");
+  constructor(url: string, auth?: Auth, through?: Through) {
+    this.#url = baseUrl(url);
     this.#auth = auth;
+    this.#through = through;
   }
 
   /** The answer to a call that succeeds. Calls with `keepalive` wait until the bodies in flight leave room. */
@@ -79,7 +111,7 @@ export class Connection {
         error = new RefusedError(`${name(call)}: ${response.status}, ${reason(body)}`, response.status, after);
         if (!REPEATED.includes(response.status)) throw error;
       } catch (caught) {
-        if (caught === error) throw error;
+        if (caught instanceof ApiError) throw caught;
         error = new NoAnswerError(
           `no answer from ${this.#url}: check the address, that the service runs, and that it allows this page (CORS)`,
           { cause: caught },
@@ -97,17 +129,15 @@ export class Connection {
     const headers: Record<string, string> = {};
     if (call.body !== undefined && !(call.simple && auth === undefined)) headers["Content-Type"] = "application/json";
     if (auth !== undefined) headers["Authorization"] = auth;
-    // No `cache`: with "no-store" Chromium also forgets the answer to its preflight request.
-    return await fetch(this.#url + call.path, {
+    const init = {
       method: call.method,
       headers,
       body: call.body ?? null,
-      credentials: "omit",
-      redirect: "error",
-      referrerPolicy: "no-referrer",
       keepalive: call.keepalive ?? false,
       signal: AbortSignal.timeout(Math.max(1, Math.min(ATTEMPT, call.end - Date.now()))),
-    });
+    };
+    // No `cache`: with "no-store" Chromium also forgets the answer to its preflight request.
+    return await (this.#through?.send ?? directly)(this.#url, call.path, init, call.period);
   }
 }
 

@@ -1,4 +1,6 @@
-import { seal } from "./hpke.js";
+import { chacha20poly1305 } from "@noble/ciphers/chacha.js";
+import { bytesOf, joined, type Bytes } from "./bytes.js";
+import { CHACHA20_POLY1305, sender } from "./hpke.js";
 import { encode, type Contribution } from "./payload.js";
 import { base64 } from "./values.js";
 
@@ -21,4 +23,11 @@ export async function encrypted(pairs: Contribution[], keys: PublicKey[], origin
   const raw = Uint8Array.from(atob(key), (character) => character.charCodeAt(0));
   const payload = base64(await seal(encode(pairs), raw, `aggregation_service${shared_info}`));
   return JSON.stringify({ shared_info, aggregation_service_payloads: [{ payload, key_id: id }] });
+}
+
+/** Encrypt to a public key of 32 bytes: the encapsulated key, then the ciphertext. `ephemeral` is for test vectors. */
+export async function seal(cleartext: Uint8Array, key: Uint8Array, info: string, ephemeral?: CryptoKeyPair): Promise<Bytes> {
+  const context = await sender(CHACHA20_POLY1305, key, bytesOf(info), ephemeral);
+  // WebCrypto has all of it but this cipher.
+  return joined(context.encapsulated, chacha20poly1305(context.key, context.nonce).encrypt(cleartext));
 }

@@ -1,6 +1,6 @@
 // Services for the tests: the real one, which Python serves, and one that answers what a test says.
 import { spawn } from "node:child_process";
-import { createServer } from "node:http";
+import { createServer, request as send } from "node:http";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 
@@ -42,7 +42,9 @@ export async function scripted(answer) {
     const parts = [];
     request.on("data", (part) => parts.push(part));
     request.on("end", async () => {
-      const seen = { method: request.method, path: request.url, headers: request.headers, body: Buffer.concat(parts).toString() };
+      const raw = Buffer.concat(parts);
+      const { method, url: path, headers: sent, socket } = request;
+      const seen = { method, path, headers: sent, body: raw.toString(), raw, from: socket.remoteAddress };
       requests.push(seen);
       const { status = 200, headers = {}, body = {} } = await answer(seen, requests.length);
       response.writeHead(status, { "content-type": "application/json", ...headers });
@@ -54,13 +56,37 @@ export async function scripted(answer) {
   return { url: `http://127.0.0.1:${server.address().port}`, requests, stop };
 }
 
+const HOP = ["host", "connection", "content-length", "transfer-encoding"];
+const onward = (headers) => Object.fromEntries(Object.entries(headers).filter(([name]) => !HOP.includes(name)));
+
+/** Send a request from a loopback address; the answer for `scripted`. */
+function passed(url, method, path, headers, raw, localAddress = "127.0.0.1") {
+  return new Promise((resolve, reject) => {
+    const request = send(url + path, { method, headers: { ...headers, "content-length": raw.length }, localAddress }, (answer) => {
+      const parts = [];
+      answer.on("data", (part) => parts.push(part));
+      answer.on("end", () => resolve({ status: answer.statusCode, headers: onward(answer.headers), body: Buffer.concat(parts) }));
+    });
+    request.on("error", reject);
+    request.end(raw);
+  });
+}
+
 /** A server that passes everything on to a service, and records it. */
 export async function recorded(url) {
-  const unset = ["host", "connection", "content-length", "transfer-encoding"];
-  return await scripted(async ({ method, path, headers, body }) => {
-    const sent = Object.fromEntries(Object.entries(headers).filter(([name]) => !unset.includes(name)));
-    const answer = await fetch(url + path, { method, headers: sent, body: body || null });
-    const got = Object.fromEntries([...answer.headers].filter(([name]) => !unset.includes(name)));
-    return { status: answer.status, headers: got, body: Buffer.from(await answer.arrayBuffer()) };
+  return await scripted(({ method, path, headers, raw }) => passed(url, method, path, onward(headers), raw));
+}
+
+export const RELAY_ADDRESS = "127.0.0.2";
+
+/** A relay with the rules of docs/guides/relay.md, which pages may call. `forward` chooses the headers that go on. */
+export async function relaying(url, { forward = ({ "content-type": type }) => (type ? { "content-type": type } : {}), instead } = {}) {
+  const allowed = { "access-control-allow-origin": "*" };
+  return await scripted(async (seen) => {
+    const { method, path, headers, raw } = seen;
+    if (method === "OPTIONS") return { status: 204, headers: { ...allowed, "access-control-allow-headers": "content-type" }, body: "" };
+    if (!["POST /v1/gateway", "GET /v1/proxy/keys"].includes(`${method} ${path}`)) return { status: 404 };
+    const answer = (await instead?.(seen)) ?? (await passed(url, method, path, forward(headers), raw, RELAY_ADDRESS));
+    return { ...answer, headers: { ...answer.headers, ...allowed } };
   });
 }

@@ -9,6 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanon.gateway import hpke
+from kanon.gateway.binary_http import (
+    BinaryHttpError,
+    BinaryRequest,
+    BinaryResponse,
+    padded,
+    read_response,
+    write_request,
+    write_response,
+)
 from kanon.gateway.hpke import SealedError
 from kanon.gateway.oblivious import (
     OVERHEAD,
@@ -20,6 +29,7 @@ from kanon.gateway.oblivious import (
 )
 from tests.paths import ROOT
 
+CLIENTS = json.loads((ROOT / "clients/vectors.json").read_text())
 VECTORS = json.loads((ROOT / "tests/vectors/ohttp.json").read_text())
 PRIVATE = X25519PrivateKey.from_private_bytes(bytes.fromhex(VECTORS["server_priv"]))
 CONFIG = KeyConfig(7, PRIVATE.public_key())
@@ -146,3 +156,31 @@ def test_a_key_configuration_has_the_bytes_that_chromium_reads() -> None:
 def test_a_malformed_key_configuration_is_refused(change) -> None:
     with pytest.raises(ValueError, match="key"):
         read_config(change(CONFIG.encode()))
+
+
+def test_the_vector_that_the_clients_share_is_what_this_code_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    vector = CLIENTS["relay"]
+    ephemeral = X25519PrivateKey.from_private_bytes(bytes.fromhex(vector["ephemeralPrivateKey"]))
+    private = X25519PrivateKey.from_private_bytes(bytes.fromhex(vector["privateKey"]))
+    config = read_config(bytes.fromhex(vector["config"]))
+    asked, answered = vector["request"], vector["answer"]
+    fields = tuple(map(tuple, asked["fields"]))
+    request = BinaryRequest("POST", "https", asked["authority"], asked["path"], fields, asked["body"].encode())
+    message = padded(write_request(request))
+    assert message == bytes.fromhex(vector["message"]).ljust(vector["messageBytes"], b"\0")
+    monkeypatch.setattr(hpke.X25519PrivateKey, "generate", lambda: ephemeral)
+    sealed, exchange = seal_request(message, config)
+    assert sealed.hex() == vector["sealed"]
+    assert open_request(sealed, lambda _: private)[0] == message
+    answer = BinaryResponse(answered["status"], tuple(map(tuple, answered["fields"])), answered["body"].encode())
+    sealed_answer = exchange.seal(padded(write_response(answer)), bytes.fromhex(vector["answerNonce"]))
+    assert sealed_answer.hex() == vector["sealedAnswer"]
+
+
+def test_lengths_and_refused_answers_are_those_that_the_clients_share() -> None:
+    for vector in CLIENTS["relay"]["lengths"]:
+        request = BinaryRequest("POST", "https", vector["authority"], vector["path"], (), b"x" * vector["bodyBytes"])
+        assert len(padded(write_request(request))) == vector["messageBytes"]
+    for vector in CLIENTS["relay"]["refusedAnswers"]:
+        with pytest.raises(BinaryHttpError):
+            read_response(bytes.fromhex(vector["hex"]))

@@ -4,7 +4,7 @@ import { readFileSync } from "node:fs";
 import { after, before, mock, test } from "node:test";
 import { bucketOf } from "../../dist/index.js";
 import { Reports } from "../../dist/reports.js";
-import { seal } from "../../build/hpke.js";
+import { seal } from "../../build/sealing.js";
 import { encode } from "../../build/payload.js";
 import { scripted, service } from "../service.js";
 
