@@ -1,8 +1,12 @@
 // Every search joins. The table asks which of the terms that this page knows the crowd shares, at each new step.
 import { Client, valueId } from "./kanon-client/index.js";
+import { relay } from "./kanon-client/relay.js";
 
 const at = (id) => document.getElementById(id);
-const service = new URLSearchParams(location.search).get("service") ?? "http://127.0.0.1:8000";
+const asked = new URLSearchParams(location.search);
+const service = asked.get("service") ?? "http://127.0.0.1:8000";
+/** With a relay the service learns no address, and each set gets a client id of its own, so that sets are not linked. */
+const through = asked.has("relay") ? relay(asked.get("relay")) : undefined;
 const problem = (error) => {
   at("problem").textContent = error.message;
   at("problem").hidden = false;
@@ -10,7 +14,7 @@ const problem = (error) => {
 
 /** This browser: a random name, the same for as long as it lives. */
 const me = (localStorage.me ??= crypto.randomUUID());
-const client = new Client(service, { client: me, onDrop: problem });
+const client = new Client(service, { onDrop: problem, ...(through ? { through } : {}) });
 /** Terms that this page knows: how often each was searched here, its id, and when it turned true. */
 const terms = new Map();
 
@@ -43,8 +47,10 @@ async function search(term, visitor) {
   known.searches++;
   show();
   log("browser", visitor === undefined ? `you: ${term}` : `${visitor}: ${term}`);
-  await client.join(type.type, term, visitor).catch(() => {}); // onDrop has said why
-  log("service", `${short(id)}  client ${visitor ?? `${me.slice(0, 8)}...`}`);
+  const who = visitor ?? me;
+  const name = through ? String(await valueId(`${who}/${id}`)) : who;
+  await client.join(type.type, term, name).catch(() => {}); // onDrop has said why
+  log("service", `${short(id)}  client ${through || !visitor ? `${name.slice(0, 8)}...` : name}`);
 }
 
 /** Invented visitors: two terms that many search for, one at the threshold, and two that are nobody else's. */

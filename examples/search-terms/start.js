@@ -1,17 +1,20 @@
-// Serves the example's page: node examples/search-terms/start.js [SERVICE [PORT]]
+// Serves the example's page: node examples/search-terms/start.js [SERVICE [PORT [RELAY]]]
 import { createServer } from "node:http";
 import { existsSync } from "node:fs";
 import { readFile } from "node:fs/promises";
 
-const [service = "http://127.0.0.1:8000", port = "5173"] = process.argv.slice(2);
+const [service = "http://127.0.0.1:8000", port = "5173", relay] = process.argv.slice(2);
 const TYPES = { html: "text/html; charset=utf-8", css: "text/css", js: "text/javascript" };
 const CLIENT = new URL("../../clients/typescript/dist/", import.meta.url);
-if (!/^https?:/.test(service) || !URL.canParse(service)) {
-  console.error(`${service} is not an address of a service: give http://host:port`);
-  process.exit(2);
+const called = [service, ...(relay ? [relay] : [])];
+for (const address of called) {
+  if (!/^https?:/.test(address) || !URL.canParse(address)) {
+    console.error(`${address} is not an address: give http://host:port`);
+    process.exit(2);
+  }
 }
-// The page runs only its own code, and calls only the service.
-const POLICY = `default-src 'self'; img-src data:; connect-src ${new URL(service).origin}`;
+// The page runs only its own code, and calls only the service and the relay.
+const POLICY = `default-src 'self'; img-src data:; connect-src ${called.map((address) => new URL(address).origin).join(" ")}`;
 
 if (!existsSync(CLIENT)) {
   console.error("the client is not built: run make example");
@@ -33,5 +36,5 @@ server.on("error", (error) => {
 });
 server.listen(Number(port), "127.0.0.1", () => {
   const page = `http://127.0.0.1:${server.address().port}`;
-  console.log(`${page}/?service=${encodeURIComponent(service)}`);
+  console.log(`${page}/?${new URLSearchParams({ service, ...(relay ? { relay } : {}) })}`);
 });

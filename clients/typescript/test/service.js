@@ -79,14 +79,15 @@ export async function recorded(url) {
 
 export const RELAY_ADDRESS = "127.0.0.2";
 
-/** A relay with the rules of docs/guides/relay.md, which pages may call. `forward` chooses the headers that go on. */
-export async function relaying(url, { forward = ({ "content-type": type }) => (type ? { "content-type": type } : {}), instead } = {}) {
-  const allowed = { "access-control-allow-origin": "*" };
+const PAGES = { "access-control-allow-origin": "*", "access-control-allow-headers": "content-type" };
+
+/** A relay with the rules of docs/guides/relay.md. `forward` chooses the headers that go on, `pages` allows them. */
+export async function relaying(url, { forward = ({ "content-type": type }) => (type ? { "content-type": type } : {}), instead, pages = PAGES } = {}) {
   return await scripted(async (seen) => {
     const { method, path, headers, raw } = seen;
-    if (method === "OPTIONS") return { status: 204, headers: { ...allowed, "access-control-allow-headers": "content-type" }, body: "" };
+    if (method === "OPTIONS") return { status: 204, headers: pages, body: "" };
     if (!["POST /v1/gateway", "GET /v1/proxy/keys"].includes(`${method} ${path}`)) return { status: 404 };
     const answer = (await instead?.(seen)) ?? (await passed(url, method, path, forward(headers), raw, RELAY_ADDRESS));
-    return { ...answer, headers: { ...answer.headers, ...allowed } };
+    return { ...answer, headers: { ...answer.headers, ...pages } };
   });
 }

@@ -209,3 +209,21 @@ def test_a_relay_that_nobody_vouches_for_is_refused(relay: Relay, monkeypatch: p
     monkeypatch.delenv("SSL_CERT_FILE")
     with relay.client() as client, pytest.raises(NoAnswerError, match="certificate verify failed"):
         client.join("fledge", SET, "me")
+
+
+def test_web_pages_may_call_the_relay_and_the_service_does_not_learn_which(relay: Relay) -> None:
+    page = {"Origin": "https://page.example"}
+    with closing(Connection(relay.url)) as connection:
+        asked = {**page, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+        allowed = [
+            connection("OPTIONS", "/v1/gateway", b"", asked),
+            connection("GET", "/v1/proxy/keys", b"", page),
+            connection("POST", "/v1/gateway", b"no request", {**page, **OBLIVIOUS}),
+        ]
+    assert [answer.status for answer in allowed] == [204, 200, 400]
+    for answer in allowed:
+        headers = [(name.lower(), value) for name, value in answer.headers]
+        assert headers.count(("access-control-allow-origin", "*")) == 1
+    assert ("Access-Control-Allow-Headers", "Content-Type") in allowed[0].headers
+    assert len(relay.events) == 2
+    assert all(set(event["headers"]) <= {"host", "connection", "content-type"} for event in relay.events)

@@ -4,41 +4,51 @@ import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { fileURLToPath } from "node:url";
 import { after, before, test } from "node:test";
-import { service } from "../service.js";
+import { RELAY_ADDRESS, recorded, relaying, service } from "../service.js";
 import { browser, open } from "./browser.js";
 
 const START = fileURLToPath(new URL("../../../../examples/search-terms/start.js", import.meta.url));
 
-let chrome, gate, example;
+const started = [];
+let chrome, gate, hidden;
 before(async () => {
-  [chrome, gate] = await Promise.all([browser(), service("gate", "*")]);
+  [chrome, gate, hidden] = await Promise.all([browser(), service("gate", "*"), service("relayed", "*")]);
 });
 after(async () => {
-  example?.kill();
-  await Promise.all([chrome?.close(), gate?.stop()]);
+  for (const example of started) example.kill();
+  await Promise.all([chrome?.close(), gate?.stop(), hidden?.stop()]);
 });
+
+/** The address of the example's page. */
+async function start(...parameters) {
+  const example = spawn(process.execPath, [START, ...parameters], { stdio: ["ignore", "pipe", "inherit"] });
+  started.push(example);
+  const [address] = await once(example.stdout.setEncoding("utf8"), "data");
+  return address.trim();
+}
+
+/** Wait until the table gives this answer for these terms. */
+function shown(page, terms, answer) {
+  return page.waitForFunction(
+    (terms, answer) =>
+      terms.every((term) => [...document.querySelectorAll("#terms tr")].some(({ cells }) => cells[0].textContent === term && cells[2]?.textContent.startsWith(answer))),
+    { timeout: 60_000 },
+    terms,
+    answer,
+  );
+}
 
 const rows = (page) => page.$$eval("#terms tr", (found) => found.map((row) => [...row.cells].map((cell) => cell.textContent)));
 
 test("a crowd's terms turn true in the table, and a visitor's own do not", async () => {
-  example = spawn(process.execPath, [START, gate.url, "0"], { stdio: ["ignore", "pipe", "inherit"] });
-  const [address] = await once(example.stdout.setEncoding("utf8"), "data");
-  const page = await open(chrome, address.trim());
+  const page = await open(chrome, await start(gate.url, "0"));
   await page.setViewport({ width: 1080, height: 860, deviceScaleFactor: 1.5 });
   await page.waitForFunction(() => document.querySelector("#about").textContent.includes("visitors have searched"));
   await page.type("#term", "my own words");
   await page.click("#search button");
   await page.click("#crowd");
   const all = ["weather tomorrow", "name of an old friend", "my own words"];
-  const shown = (terms, answer) =>
-    page.waitForFunction(
-      (terms, answer) =>
-        terms.every((term) => [...document.querySelectorAll("#terms tr")].some(({ cells }) => cells[0].textContent === term && cells[2]?.textContent.startsWith(answer))),
-      { timeout: 60_000 },
-      terms,
-      answer,
-    );
-  await shown(all, "no"); // nothing has been evaluated
+  await shown(page, all, "no"); // nothing has been evaluated
   const lines = (id) => page.$eval(id, (log) => log.textContent.split("\n").length);
   await page.waitForFunction(() => {
     const [typed, sent] = ["browser", "service"].map((id) => document.getElementById(id).textContent);
@@ -50,7 +60,7 @@ test("a crowd's terms turn true in the table, and a visitor's own do not", async
   assert.ok(searched[0][1] > searched[1][1] && searched[1][1] > 20, String(searched));
   await gate.tell("step");
   await page.evaluate(() => (Date.now = ((now) => () => now() + 120_000)(Date.now))); // what was kept is too old now
-  await shown(["weather tomorrow", "pizza near me"], "yes");
+  await shown(page, ["weather tomorrow", "pizza near me"], "yes");
   const found = Object.fromEntries((await rows(page)).map(([term, , answer]) => [term, answer]));
   for (const term of ["rare disease forum", "name of an old friend", "my own words"]) assert.equal(found[term], "no");
   const [typed, sent, asked] = await page.$$eval("article pre", (logs) => logs.map((log) => log.textContent));
@@ -63,6 +73,35 @@ test("a crowd's terms turn true in the table, and a visitor's own do not", async
   const hostile = "<img src=x onerror=document.title=1>";
   await page.type("#term", hostile);
   await page.click("#search button");
-  await shown([hostile], "no");
+  await shown(page, [hostile], "no");
   assert.equal(await page.title(), "Search terms that a crowd shares");
+});
+
+test("with a relay the service gets the terms of a visitor from the relay, under names that nothing links", async (context) => {
+  const front = await recorded(hidden.url);
+  const between = await relaying(front.url);
+  context.after(() => Promise.all([front.stop(), between.stop()]));
+  const page = await chrome.newPage();
+  const { now } = await hidden.tell("now");
+  await page.evaluateOnNewDocument((now) => ((Date.now = () => now), (Math.random = () => 0)), now);
+  await page.goto(await start(front.url, "0", between.url));
+  await page.waitForFunction(() => document.querySelector("#about").textContent.includes("visitors have searched"));
+  for (const term of ["one term", "another term"]) {
+    await page.type("#term", term);
+    await page.click("#search button");
+  }
+  await page.click("#crowd");
+  await shown(page, ["one term", "another term", "weather tomorrow", "name of an old friend"], "no");
+  await page.waitForFunction(() => document.getElementById("service").textContent.split("\n").length > 60);
+  const own = front.requests.filter(({ from }) => !from.endsWith(RELAY_ADDRESS)).map(({ path }) => path);
+  assert.deepEqual(new Set(own), new Set(["/v1/proxy/keys"]));
+  const [typed, sent] = await page.$$eval("article pre", (logs) => logs.map((log) => log.textContent.split("\n")));
+  const mine = typed.filter((line) => line.startsWith("you:")).length;
+  assert.equal(mine, 2);
+  const names = sent.filter(Boolean).map((line) => line.split("client ")[1]);
+  assert.equal(new Set(names).size, names.length, "no name is used for two terms");
+  await hidden.tell("step");
+  await page.evaluate((now) => (Date.now = () => now), (await hidden.tell("now")).now);
+  await shown(page, ["weather tomorrow"], "yes");
+  await shown(page, ["one term", "another term"], "no");
 });
