@@ -6,9 +6,9 @@
 ``python -m tests.web.service reports ORIGIN``: the stack with reports. Pages of ORIGIN may call.
 
 Each command is answered by one line of JSON. Of the gate: ``step`` evaluates a step and makes it visible, ``stale``
-lets too many steps pass without an evaluation, ``key`` answers an API key,
-``console`` the address of the console, ``now`` the time, ``logs`` what was logged. Of reports: ``count ORIGIN KEY...`` runs a
-job over the reports of an origin and answers its result and the noisy sums of these keys, in hexadecimal.
+lets too many steps pass without an evaluation, ``key`` answers an API key, ``console`` the address of the console,
+``now`` the time, ``logs`` what was logged. Of reports: ``count ORIGIN KEY...`` runs a job over the reports of an origin
+and answers its result and the noisy sums of these keys, in hexadecimal.
 """
 
 import io
@@ -46,7 +46,8 @@ class Gate:
 
     def __init__(self, running: ExitStack, origin: str) -> None:
         path = Path(running.enter_context(tempfile.TemporaryDirectory())) / "data"
-        self.served: Machine = running.enter_context(machine(path, OPEN, Cors.of([origin]), self.types, gateway=self.gateway))
+        made = machine(path, OPEN, Cors.of([origin]), self.types, gateway=self.gateway)
+        self.served: Machine = running.enter_context(made)
         self.url = f"http://127.0.0.1:{self.served.server.port}"
         self.served.evaluate()
 

@@ -49,7 +49,10 @@ def log_dropped(reason: Reason, count: int) -> None:
 
 @dataclass(eq=False)
 class _Item:
-    """A join, a question, or a contribution, which is encrypted at its first attempt and keeps its bytes."""
+    """A join, a question, or a contribution, which is encrypted at its first attempt and keeps its bytes.
+
+    It is sent at ``since`` at the earliest.
+    """
 
     since: float
     join: Join | None = None
@@ -73,12 +76,16 @@ class Background:
     the program it has ``at_exit`` seconds. A forked process begins with an empty queue, because its parent sends the
     rest; in a process of ``multiprocessing`` call ``close`` at its end.
 
+    Through a relay a burst of joins would show that they have one sender. So each join is sent by itself, at a random
+    time within ``spread``, and the end of the program drops those whose time has not come.
+
     Args:
-        client: a client; with ``auth`` joins are sent in batches.
+        client: a client; with ``auth`` and no relay joins are sent in batches.
         capacity: the most that waits; more is dropped.
         keep: seconds.
         dropped: called in the thread with a reason and a number, at most once a minute; without it a warning is logged.
         at_exit: seconds.
+        spread: seconds; by default an hour through a relay, and none without one.
 
     >>> with Client(service) as client, Background(client) as background:
     ...     background.join("fledge", "a shared value", "client-2")
@@ -95,9 +102,11 @@ class Background:
         keep: float = STEP,
         dropped: Dropped = log_dropped,
         at_exit: float = AT_EXIT,
+        spread: float | None = None,
     ) -> None:
-        if capacity < 1 or not (keep >= 0 and at_exit >= 0):
-            raise ValueError("capacity must be at least 1, keep and at_exit are seconds: give 0 or more")
+        self._spread = spread if spread is not None else STEP if client.relayed else 0.0
+        if capacity < 1 or not (keep >= 0 and at_exit >= 0 and self._spread >= 0):
+            raise ValueError("capacity must be at least 1; keep, at_exit and spread are seconds: give 0 or more")
         self.client = client
         self.dropped: Counter[Reason] = Counter()
         """How many were dropped, by reason."""
@@ -129,7 +138,8 @@ class Background:
         Raises:
             ValueError: the value has no UTF-8.
         """
-        return self._put(_Item(time.monotonic(), join=Join(type_, value_id(value), client)))
+        sent_at = time.monotonic() + self._spread * random.random()  # noqa: S311, no secret
+        return self._put(_Item(sent_at, join=Join(type_, value_id(value), client)))
 
     def ask(self, type_: str, value: Value) -> bool:
         """Let ``client.known`` know a value soon. False: the queue is full.
@@ -190,8 +200,8 @@ class Background:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self.flush(end - time.monotonic())
         with self._changed:
+            self._changed.wait_for(lambda: not self._due(), max(0.0, end - time.monotonic()))
             left = len(self._items)
             self._items.clear()
             self._changed.notify_all()
@@ -215,13 +225,20 @@ class Background:
                 self._pause(waiting.wait(failed, random.random(), again.retry_after))  # noqa: S311, no secret
 
     def _next(self) -> list[_Item]:
-        """The next items; none when closed and empty."""
+        """The next items whose time has come; none when closed and there are none."""
         while True:
             with self._changed:
-                seconds = TOLD_EVERY if self._untold else None
-                if self._changed.wait_for(lambda: bool(self._items) or self._closed, seconds):
-                    return list(islice(self._items, JOINS_A_CALL))
+                if (some := self._due()) or self._closed:
+                    return some
+                first = min((item.since for item in self._items), default=None)
+                waits = [TOLD_EVERY] if self._untold else []
+                waits += [] if first is None else [max(0.0, first - time.monotonic())]
+                self._changed.wait(min(waits, default=None))
             self._tell(TOLD_EVERY)
+
+    def _due(self) -> list[_Item]:
+        now = time.monotonic()
+        return list(islice((item for item in self._items if item.since <= now), JOINS_A_CALL))
 
     def _pause(self, seconds: float) -> None:
         """Wait, but not long at the end."""
@@ -235,9 +252,8 @@ class Background:
         with self._changed:
             if not self._items:  # closed meanwhile
                 return
-            for _ in sent:
-                self._items.popleft()
-            self._items.extendleft(reversed(kept))
+            done = {id(item) for item in sent} - {id(item) for item in kept}
+            self._items = deque(item for item in self._items if id(item) not in done)
             self._asked -= {item.question for item in sent if item.question is not None}
             self._asked |= {item.question for item in kept if item.question is not None}
             self._changed.notify_all()
@@ -256,7 +272,7 @@ class Background:
                 contributions.append([item])
         failed = _Failed()
         for group in joins.values():
-            for part in [group] if self.client.authenticated else [[item] for item in group]:
+            for part in [group] if self._in_batches else [[item] for item in group]:
                 self._attempt(part, self._join, failed)
         for group in questions.values():
             self._attempt(group, self._ask, failed)
@@ -285,9 +301,13 @@ class Background:
         else:
             self._drop("refused" if isinstance(error, ApiError) else "failed", len(items))
 
+    @property
+    def _in_batches(self) -> bool:
+        return self.client.authenticated and not self.client.relayed
+
     def _join(self, items: Sequence[_Item]) -> None:
         joins = [item.join for item in items if item.join is not None]
-        if self.client.authenticated:
+        if self._in_batches:
             self.client.join_many(joins)
         else:
             self.client.join(*joins[0])

@@ -79,6 +79,7 @@ class Client:
         self._sleep = sleep
         self.authenticated = auth is not None
         """Whether it may send batches everywhere."""
+        self.relayed = relay is not None
 
     def __enter__(self) -> Self:
         return self

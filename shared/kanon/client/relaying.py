@@ -169,8 +169,7 @@ def _refused(call: str, reply: Reply) -> RefusedError:
         call,
         reply.status,
         None,
-        "the relay, or the gateway behind it, refuses: check the relay's address, and that the service runs with"
-        " --gateway",
+        "the relay, or the service behind it, refuses: check the address of the relay, and ask who runs it",
         None,
     )
 

@@ -32,7 +32,7 @@ from tests.integration.serving.machine import PERIOD, Machine, machine
 from tests.paths import ROOT
 
 SET = SetId("aGVsbG8")
-MOST_WORDS = 500
+MOST_WORDS = 580
 
 
 class Relay:
@@ -181,15 +181,15 @@ def test_a_busy_relay_is_asked_again_and_one_that_refuses_is_not(served: Machine
         asked = len(relay.seen)
         for status in (403, 404, 413):
             relay.answers = [answer(status)]
-            with pytest.raises(RefusedError, match=f"POST /v1/gateway: {status}: the relay, or the gateway"):
+            with pytest.raises(RefusedError, match=f"POST /v1/gateway: {status}: the relay, or the service"):
                 client.join("fledge", SET, "me")
             asked += 1
             assert len(relay.seen) == asked
         relay.answers = [answer(400), answer(404)]
-        with pytest.raises(RefusedError, match=r"GET /v1/proxy/keys: 404: .* --gateway"):
+        with pytest.raises(RefusedError, match=r"GET /v1/proxy/keys: 404: .* ask who runs it"):
             client.join("fledge", SET, "me")
         relay.answers = [None, answer(400), None, answer(400)]
-        with pytest.raises(RefusedError, match="POST /v1/gateway: 400: the relay, or the gateway"):
+        with pytest.raises(RefusedError, match="POST /v1/gateway: 400: the relay, or the service"):
             client.join("fledge", SET, "me")
 
 

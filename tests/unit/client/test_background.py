@@ -173,9 +173,9 @@ def test_what_can_never_be_sent_is_refused_at_once(
         call(background)
 
 
-@pytest.mark.parametrize("options", [{"capacity": 0}, {"keep": -1.0}, {"at_exit": float("nan")}])
+@pytest.mark.parametrize("options", [{"capacity": 0}, {"keep": -1.0}, {"at_exit": float("nan")}, {"spread": -1.0}])
 def test_options_that_make_no_sense_are_refused(service: Service, options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="capacity must be at least 1, keep and at_exit are seconds"):
+    with pytest.raises(ValueError, match="capacity must be at least 1; keep, at_exit and spread are seconds"):
         Background(client_of(service), **options)
 
 
@@ -272,3 +272,30 @@ def test_auth_objects_hide_their_secret() -> None:
     with pytest.raises(ValueError, match="authenticates itself"):
         Client(Service(), auth=bearer)
     assert issubclass(NoAnswerError, ApiError)
+
+
+def test_through_a_relay_each_join_is_sent_by_itself_at_its_own_time(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = client_of(service, authenticated=True)
+    client.relayed = True
+    moments = iter([0.0, 0.9, 0.0, 0.5])
+    monkeypatch.setattr("kanon.client.background.random.random", lambda: next(moments))
+    told: list[tuple[str, int]] = []
+    background = Background(client, dropped=lambda *what: told.append(what))
+    for value in ("now", "in 54 minutes", "also now", "in half an hour"):
+        background.join("terms", value, "c")
+    background.close()
+    assert [path for path, _ in service.asked] == [
+        f"/v1/types/terms/sets/{value_id(value)}:join" for value in ("now", "also now")
+    ]
+    assert told == [("exit", 2)]
+
+
+def test_a_join_whose_time_comes_is_sent_without_another_call(service: Service) -> None:
+    background = Background(client_of(service), spread=0.02)
+    for number in range(5):
+        background.join("terms", f"v{number}", "c")
+    assert background.flush(30)
+    assert len(service.joined) == 5
+    background.close()
