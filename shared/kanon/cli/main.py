@@ -29,6 +29,7 @@ from kanon.cli.reports import app as reports
 from kanon.cli.risk import risk
 from kanon.cli.screen import pages, plain
 from kanon.cli.serve import serve
+from kanon.cli.set_id import set_id
 from kanon.cli.signals import interrupted
 from kanon.cli.simulate import simulate
 
@@ -38,7 +39,7 @@ PANELS = (GATE, PARAMETERS, ONCE, SERVICE)
 
 COMMANDS: dict[Callable[..., Any], tuple[str, str]] = {
     demo: ("serve", GATE), serve: ("local", GATE), gate: ("desk", GATE),
-    listed: ("listed", GATE),
+    listed: ("listed", GATE), set_id: ("", GATE),
     simulate: ("desk", PARAMETERS), plan: ("desk", PARAMETERS), cost: ("desk", PARAMETERS),
     audit: ("local", PARAMETERS), release: ("desk", ONCE), doctor: ("aws", SERVICE),
     explain: ("aws", SERVICE),

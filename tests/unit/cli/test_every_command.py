@@ -97,7 +97,7 @@ def test_every_command_is_in_one_panel_of_the_help() -> None:
     _, shown = run("--help")
     found = re.split("|".join(panels), shown)
     assert len(found) == 1 + len(panels)
-    listed = [set(re.findall(r"^\W*([a-z]+)  ", part, re.MULTILINE)) for part in found[1:]]
+    listed = [set(re.findall(r"^\W*([a-z-]+)  ", part, re.MULTILINE)) for part in found[1:]]
     assert all(listed)
     names = [name for panel in listed for name in panel]
     assert sorted(names) == sorted({name.split()[1] for name in COMMANDS})

@@ -1,0 +1,79 @@
+"""Ids of ads are those of the browser: the vectors that are public, and what is refused."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from kanon.cli.main import app
+from kanon.client.ads import PARTS, ad_id
+from kanon.client.values import value_id
+from tests.paths import SHARED
+
+OWNER, LOGIC, AD = "https://ad_tech_a.com/", "https://ad_tech_a.com/bid.js", "https://ad_tech_a.com/ad"
+SELECTED = re.compile(rb"([\x00\x01])\x00\x00\x00(.)", re.DOTALL)
+"""Whether an id is there, and its length, in the one kind that writes them."""
+
+
+def _vectors() -> list[dict[str, Any]]:
+    file = SHARED / "vectors" / "kanon_ids.json"
+    return json.loads(file.read_text()) if file.exists() else []
+
+
+def _parts(key: bytes) -> tuple[str, list[str | None]]:
+    kind, _, rest = key.decode("latin-1").partition("\n")
+    if kind != "SelectedBuyerAndSellerReportId":
+        return kind, list(rest.split("\n", len(PARTS[kind]) - 1))
+    *owned, ids = rest.split("\n", 3)
+    found: list[str | None] = []
+    left = ids.encode("latin-1")
+    while match := SELECTED.match(left):
+        size = match[2][0]
+        found.append(left[5 : 5 + size].decode() if match[1] == b"\1" else None)
+        left = left[5 + size + 1 :]
+    return kind, [*owned, *found]
+
+
+@pytest.mark.skipif(not _vectors(), reason="the public vectors are not beside this checkout")
+def test_ids_are_those_of_the_public_vectors() -> None:
+    kinds = set()
+    for vector in _vectors():
+        key = bytes.fromhex(vector["key_hex"])
+        if key.partition(b"\n")[0].decode() not in PARTS:  # a value
+            assert value_id(key) == vector["b64url_nopad"]
+            continue
+        kind, parts = _parts(key)
+        kinds.add(kind)
+        assert ad_id(kind, *parts) == vector["b64url_nopad"], vector["name"]
+    assert kinds == set(PARTS)
+
+
+def test_the_command_prints_ids_of_values_and_of_an_ad() -> None:
+    values = CliRunner().invoke(app, ["set-id", "a shared value", "2"])
+    assert values.output.split() == [value_id("a shared value"), value_id("2")]
+    ad = CliRunner().invoke(app, ["set-id", "--ad", "AdBid", OWNER, LOGIC, AD])
+    assert ad.output.split() == ["QSZ2fmdWeYX3QTg_0yhCVZxl7YXXNQkI3EnUXYL7Mek"]
+    selected = ["--ad", "SelectedBuyerAndSellerReportId", OWNER, LOGIC, AD, "one", "-", "three"]
+    assert CliRunner().invoke(app, ["set-id", *selected]).output.strip() == ad_id(
+        selected[1], OWNER, LOGIC, AD, "one", None, "three"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--ad", "Adbid", OWNER, LOGIC, AD], "there is no kind Adbid (did you mean AdBid?)"),
+        (["--ad", "AdBid", OWNER, LOGIC], "AdBid is made of owner, bidding logic URL, render URL"),
+        (["--ad", "AdBid", OWNER, LOGIC, AD, AD], "AdBid is made of"),
+        (["--ad", "AdBid", "https://ad_tech_a.com", LOGIC, AD], "the owner is an origin and a slash"),
+        (["--ad", "AdBid", OWNER, "bid.js", AD], "the bidding logic URL does not begin with https://"),
+        (["--ad", "NameReport", OWNER, LOGIC, AD, "-"], "NameReport is made of"),
+        (["\udc80"], "UTF-8"),
+    ],
+)
+def test_what_is_no_ad_is_refused_with_what_to_change(arguments: list[str], message: str) -> None:
+    refused = CliRunner().invoke(app, ["set-id", *arguments])
+    assert refused.exit_code == 2
+    assert message in refused.output
