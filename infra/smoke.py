@@ -22,7 +22,7 @@ import boto3
 from botocore.credentials import Credentials
 
 from kanon import clock
-from kanon.client import Connection, Headers, NoAnswerError, encoded
+from kanon.client import ApiError, Client, Connection, Headers, NoAnswerError, RefusedError, encoded
 from kanon.client.signing import SigV4
 
 DESCRIPTION = Path(__file__).parents[1] / "docs" / "openapi.json"
@@ -265,6 +265,23 @@ def errors(service: Service) -> str:
     return f"{len(wrong)} kinds"
 
 
+def relays(service: Service) -> str:
+    """A relay's request: it is decrypted, and answered encrypted."""
+    status = service.ask("GET", "/v1/proxy/keys").status
+    if status == 404:
+        raise SkippedError("the service has no gateway for relays")
+    try:
+        with Client(service.url, relay=service.url, deadline=SECONDS) as client:
+            client.type(service.type_name)
+    except RefusedError as error:
+        if error.code == 403:
+            raise SkippedError("its gateway answers only relays with the secret") from error
+        raise WrongError(str(error)) from error
+    except ApiError as error:
+        raise WrongError(str(error)) from error
+    return "open to any relay"
+
+
 CHECKS: dict[str, Callable[[Service], str | None]] = {
     "types": types,
     "description": description,
@@ -279,6 +296,7 @@ CHECKS: dict[str, Callable[[Service], str | None]] = {
     "validateHashes": validate,
     "one set": one_set,
     "errors": errors,
+    "relays": relays,
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from kanon.client.connection import HttpAnswer
 from kanon.gateway.oblivious import seal_request
-from tests.integration.gateway.relayed import JOIN, config, inner, join, outer, sent
+from tests.integration.gateway.relayed import config, inner, join, outer, sent
 from tests.integration.serving.machine import KEYS, NO_PAGES, NO_REPORTS, PERIOD, TYPES, Machine, machine
 
 SET = "/v1/types/fledge/sets/aGVsbG8"
@@ -104,17 +104,6 @@ def test_a_key_outside_is_none_inside(served: Machine) -> None:
 def test_the_gateway_reaches_nothing_but_joins_and_queries(served: Machine, request_line: str) -> None:
     method, path = request_line.split()
     assert sent(served, inner(method, path, authorization=f"Bearer {served.key}")).status == 404
-
-
-def test_what_chromium_sends_is_answered_but_its_joins_name_no_step(served: Machine) -> None:
-    chromium = {"host": "kanon.example", "content_type": "application/json"}
-    assert len(served.request("GET", "/v1/proxy/keys?key=AIza", key=False).body) == 41
-    asked = sent(served, inner("POST", "/v1:query?key=AIza", QUERY, **chromium))
-    assert json.loads(asked.content)["kAnonymousSets"] == [{"type": "fledge", "hashes": []}]
-    body = b"{name: 'type/fledge/sets/aGVsbG8', shortClientIdentifier: 2}"
-    refused = sent(served, inner("POST", f"{JOIN}?key=AIza", body, **chromium))
-    assert refused.status == 400
-    assert b"kanon-step" in refused.content
 
 
 def test_all_joins_and_their_refusals_have_one_length(served: Machine) -> None:

@@ -75,15 +75,40 @@ def stack() -> Iterator[Stack]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def relayed() -> Iterator[Stack]:
+    given = {"Gateway": "ON", "RelayAuth": "OPEN", "JoinAuth": "OPEN"}
+    with Stack(given, start=START) as running:
+        yield running
+
+
 @pytest.mark.parametrize("joins_open", [True, False])
-def test_a_correct_service_passes_every_check(stack: Stack, joins_open: bool) -> None:
-    assert verdicts(guarded(stack.answer, joins_open=joins_open)) == dict.fromkeys(smoke.CHECKS, "ok")
+def test_a_correct_service_passes_every_check(relayed: Stack, joins_open: bool) -> None:
+    assert verdicts(guarded(relayed.answer, joins_open=joins_open)) == dict.fromkeys(smoke.CHECKS, "ok")
+
+
+@pytest.mark.parametrize("gateway", [{}, {"Gateway": "ON"}], ids=["none", "with a secret"])
+def test_relays_are_not_checked_without_a_gateway_or_its_secret(gateway: dict[str, str]) -> None:
+    with Stack(gateway, start=START) as running:
+        found = verdicts(guarded(running.answer, joins_open=True))
+    assert [name for name, verdict in found.items() if verdict != "ok"] == ["relays"]
+    assert found["relays"] == "skip"
+
+
+def test_a_gateway_that_answers_wrongly_fails_its_check(relayed: Stack) -> None:
+    for path, wrong in (("/v1/proxy/keys", b"a key"), ("/v1/gateway", b"no answer")):
+
+        def spoiled(request: Request, path: str = path, wrong: bytes = wrong) -> GatewayResponse:
+            answer = guarded(relayed.answer, joins_open=True)(request)
+            return dataclasses.replace(answer, body=wrong) if request.target == path else answer
+
+        assert [name for name, verdict in verdicts(spoiled).items() if verdict != "ok"] == ["relays"]
 
 
 def test_without_credentials_what_must_be_signed_is_skipped(stack: Stack) -> None:
     found = verdicts(guarded(stack.answer, joins_open=False), None)
     skipped = {"join", "join with %3A", "join as browsers send it", "batchJoin", "batchQuery"}
-    assert {name for name, verdict in found.items() if verdict == "skip"} == skipped
+    assert {name for name, verdict in found.items() if verdict == "skip"} == skipped | {"relays"}
     assert {name for name, verdict in found.items() if verdict == "FAIL"} == set()
 
 
@@ -116,7 +141,7 @@ def forget_header(response: GatewayResponse, name: str) -> GatewayResponse:
         (lambda q, r: message(404, "Not Found") if "%3A" in q.target else r, {"join with %3A"}),
         (
             lambda q, r: GatewayResponse(200, r.headers, r.body.replace(b'"kAnonymous":false', b'"kAnonymous":true')),
-            {"one set", "errors"},
+            {"one set", "errors", "relays"},
         ),
         (
             lambda q, r: dataclasses.replace(r, body=b'{"openapi":"3.1.0","paths":{}}') if "openapi" in q.target else r,
@@ -160,8 +185,8 @@ def test_the_command_prints_a_line_for_each_check_and_fails_if_one_does(
     with served(guarded(stack.answer, joins_open=False)) as url:
         assert smoke.main([url]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "0 failed, 0 skipped"
-    assert [line[:5].strip() for line in lines[:-1]] == ["ok"] * len(smoke.CHECKS)
+    assert lines[-1] == "0 failed, 1 skipped"  # relays
+    assert [line[:5].strip() for line in lines[:-1]] == ["ok"] * (len(smoke.CHECKS) - 1) + ["skip"]
     with served(stack.answer) as url:
         assert smoke.main([url]) == 1
     assert "FAIL  batchJoin refused unsigned: answered" in capsys.readouterr().out
