@@ -5,7 +5,7 @@ import { readFile, readdir, rm, writeFile } from "node:fs/promises";
 
 for (const name of ["dist", "build"]) await rm(name, { recursive: true, force: true });
 await build({
-  entryPoints: ["index", "reports", "relay", "opentelemetry"].map((name) => `src/${name}.ts`),
+  entryPoints: ["index", "reports", "anonymous", "opentelemetry"].map((name) => `src/${name}.ts`),
   outdir: "dist",
   bundle: true,
   splitting: true,

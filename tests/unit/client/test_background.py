@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kanon.client import Background, Bearer, Client, HttpAnswer, NoAnswerError, value_id
+from kanon.client.background import UNGUESSABLE
 from kanon.client.errors import ApiError
 from tests.paths import ROOT
 
@@ -280,7 +281,7 @@ def test_through_a_relay_each_join_is_sent_by_itself_at_its_own_time(
     client = client_of(service, authenticated=True)
     client.relayed = True
     moments = iter([0.0, 0.9, 0.0, 0.5])
-    monkeypatch.setattr("kanon.client.background.random.random", lambda: next(moments))
+    monkeypatch.setattr(UNGUESSABLE, "random", lambda: next(moments))
     told: list[tuple[str, int]] = []
     background = Background(client, dropped=lambda *what: told.append(what))
     for value in ("now", "in 54 minutes", "also now", "in half an hour"):

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { after, afterEach, before, beforeEach, mock, test } from "node:test";
 import { ApiError, Client, DroppedError, RefusedError, UnknownTypeError } from "../../dist/index.js";
-import { KeysDifferError, relay } from "../../dist/relay.js";
+import { KeysDifferError, relay } from "../../dist/anonymous.js";
 import { padded, readResponse } from "../../build/binary_http.js";
 import { sealedTo } from "../../build/relay.js";
 import { RELAY_ADDRESS, recorded, relaying, service } from "../service.js";
@@ -85,7 +85,7 @@ test("a join waits a part of what is left of its step", async () => {
   await client({ through }).join("terms", "waiting");
   const { period } = await client().type("terms");
   assert.deepEqual(asked, [period * 1000 - (Date.now() % (period * 1000))]);
-  mock.method(Math, "random", () => 0.25);
+  mock.method(crypto, "getRandomValues", (numbers) => numbers.fill(2 ** 30));
   assert.equal(relay(between.url).delay(4000), 1000);
   mock.restoreAll();
   assert.throws(() => relay(between.url, { delya: 1 }), /did you mean delay\?/);

@@ -83,7 +83,7 @@ test("with a relay the service gets the terms of a visitor from the relay, under
   context.after(() => Promise.all([front.stop(), between.stop()]));
   const page = await chrome.newPage();
   const { now } = await hidden.tell("now");
-  await page.evaluateOnNewDocument((now) => ((Date.now = () => now), (Math.random = () => 0)), now);
+  await page.evaluateOnNewDocument((now) => ((Date.now = () => now), (Math.random = () => 0), (crypto.getRandomValues = (numbers) => numbers.fill(0))), now);
   await page.goto(await start(front.url, "0", between.url));
   await page.waitForFunction(() => document.querySelector("#about").textContent.includes("visitors have searched"));
   for (const term of ["one term", "another term"]) {

@@ -1,0 +1,2 @@
+/** What a client needs to join without a name: a relay between it and the service. */
+export { KeysDifferError, relay, type RelayOptions } from "./relay.js";
