@@ -180,14 +180,14 @@ class RelayedConnection:
     Args:
         service: the address of the service.
         relay: the address of the relay.
-        auth: as for ``Relaying``.
+        auth, now: as for ``Relaying``.
 
     Raises:
         ValueError: one of them is no address.
     """
 
-    def __init__(self, service: str, relay: str, auth: Auth | None) -> None:
-        self._relaying = Relaying(service.rstrip("/"), auth)
+    def __init__(self, service: str, relay: str, auth: Auth | None, now: Callable[[], float] = time.time) -> None:
+        self._relaying = Relaying(service.rstrip("/"), auth, now=now)
         self._relay, self._service = Connection(relay), Connection(service)
 
     def __call__(self, method: str, path: str, body: bytes, headers: Headers, within: float | None) -> Reply:

@@ -7,6 +7,7 @@ shows that API Gateway reads a path with a colon in the same way.
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from botocore.auth import SigV4Auth
@@ -14,6 +15,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from infra import smoke
+from kanon.http.origin import RELAYED
 from kanon.local import Stack
 from kanon.local.gateway import GatewayResponse, Request, message
 from kanon.local.server import Server
@@ -103,6 +105,18 @@ def test_a_gateway_that_answers_wrongly_fails_its_check(relayed: Stack) -> None:
             return dataclasses.replace(answer, body=wrong) if request.target == path else answer
 
         assert [name for name, verdict in verdicts(spoiled).items() if verdict != "ok"] == ["relays"]
+
+
+def test_joins_that_stop_behind_the_gateway_fail_its_check(relayed: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    invoke = relayed.invoke
+
+    def stopped(name: str, event: Any) -> Any:
+        through = name == "join" and event["requestContext"].get(RELAYED)
+        return {"statusCode": 403, "headers": {}, "body": "{}"} if through else invoke(name, event)
+
+    monkeypatch.setattr(relayed, "invoke", stopped)
+    found = verdicts(guarded(relayed.answer, joins_open=True))
+    assert [name for name, verdict in found.items() if verdict != "ok"] == ["relays"]
 
 
 def test_without_credentials_what_must_be_signed_is_skipped(stack: Stack) -> None:
