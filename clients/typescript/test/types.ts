@@ -1,11 +1,13 @@
 // What a program in TypeScript sees: `tsc` must accept these lines, and refuse those that expect an error.
 import { BatchSpanProcessor, type SpanExporter } from "@opentelemetry/sdk-trace-base";
 import { Client, valueId, type Options, type Released, type SetId, type Type } from "kanon-client";
+import { relay } from "kanon-client/anonymous";
 import { SharedOnly } from "kanon-client/opentelemetry";
 import { Reports } from "kanon-client/reports";
 
 const options: Options = { client: "me", auth: async () => "Bearer token", onDrop: (error, join) => console.log(error, join.type) };
 const kanon = new Client("https://kanon.example", options);
+export const hidden = new Client("https://kanon.example", { through: relay("https://relay.example", { delay: (left) => left / 2 }) });
 const type: Type = await kanon.type("terms");
 const shared: Set<string> = await kanon.isShared(type.type, ["a value"]);
 const listed: Released = await kanon.released("searches");
@@ -24,3 +26,5 @@ await kanon.isShared("terms", ["a value"], { private: "some" });
 new Client("https://kanon.example", { clinet: "me" });
 // @ts-expect-error reports need an origin
 new Reports("https://kanon.example", {});
+// @ts-expect-error a relay has no such option
+relay("https://relay.example", { delya: () => 0 });

@@ -30,8 +30,7 @@ class Epochs:
 
     def current(self, now: float) -> KeyConfig:
         """The key of the week of ``now`` (Unix s), to which clients encrypt."""
-        epoch = _epoch(now)
-        return KeyConfig(_id(epoch), self._key(epoch).public_key())
+        return KeyConfig(id_of_week(now), self._key(_epoch(now)).public_key())
 
     def max_age(self, now: float) -> int:
         """Seconds for which the current key may be cached."""
@@ -48,6 +47,11 @@ class Epochs:
 
     def _key(self, epoch: int) -> X25519PrivateKey:
         return _derived(self.secret, epoch)
+
+
+def id_of_week(now: float) -> int:
+    """The id of the current key of every deployment."""
+    return _id(_epoch(now))
 
 
 def _epoch(now: float) -> int:

@@ -1,8 +1,8 @@
 """``kanon doctor``: checks a running stack and reports problems and what to do.
 
-It reads Control, the horizons, two queues, the schedule, and the parts of :mod:`kanon.operate.reports`. With
-``secrets`` it also reads the three secrets, to compare their fingerprints. Its output contains no set, client, count of
-them, key or fingerprint.
+It reads Control, the horizons, two queues, the schedule, and the parts of :mod:`kanon.operate.reports` and
+:mod:`kanon.operate.gateway`. With ``secrets`` it also reads the secrets, to compare what is made of them. Its output
+contains no set, client, count of them, key or fingerprint.
 """
 
 import json
@@ -42,6 +42,7 @@ from kanon.gate.storage.aws.parts import run_of
 from kanon.keys import Secret, fetch_secret
 from kanon.operate.changes import changed_fingerprints
 from kanon.operate.findings import environment_finding, queue_finding, readable, schedule_finding
+from kanon.operate.gateway import examine_gateway
 from kanon.operate.noise_key import last_needed
 from kanon.operate.reports import examine_reports
 from kanon.operate.running_reports import ReportSettingsError
@@ -104,7 +105,8 @@ def examine(stack: RunningStack, now: float, *, secrets: bool = False) -> list[F
             return key  # without the key no table can be read
         raise
     of_reports = examine_reports(stack.reports, now) if stack.reports else ()
-    return [*key, *(finding for check in CHECKS for finding in check(case)), *of_reports]
+    of_gateway = examine_gateway(stack, now, secrets=secrets)
+    return [*key, *(finding for check in CHECKS for finding in check(case)), *of_gateway, *of_reports]
 
 
 def unusable(error: ConfigurationError) -> Finding:
@@ -155,9 +157,10 @@ def _deleted_on(key: Mapping[str, Any]) -> str:
 
 
 def _environments(case: Case) -> Iterator[Finding]:
-    settings = case.stack.join, case.stack.query, case.stack.evaluate
+    functions = case.stack.join, case.stack.query, case.stack.evaluate, case.stack.gateway
+    settings = [each for each in functions if each]
     names = "types", "period", "slots", "deployment", "control_table"
-    good = "join, query and evaluate have consistent environments"
+    good = "the functions have consistent environments"
     yield environment_finding("environment", settings, names, good, Section.EVALUATION_STOPPED)
 
 

@@ -19,6 +19,7 @@ from kanon.gate.storage.aws.control import Control, Place
 from kanon.gate.storage.aws.parts import PartObjects
 from kanon.gate.storage.aws.statuses import Statuses
 from kanon.gate.storage.aws.step_log import StepLog
+from kanon.gateway.settings import GatewaySettings
 from kanon.keys import fetch_noise_keys
 from kanon.noise.words import NoiseKey
 from kanon.operate.running_reports import FUNCTIONS, QUEUES, SCHEDULES, RunningReports
@@ -47,6 +48,7 @@ class RunningStack:
         endpoint: the URL of its services; None for AWS.
         protected: whether its tables have deletion protection; None if its parameters do not say.
         reports: its reports; None without them.
+        gateway: the settings of its function for relays; None without it.
         url: of its API.
     """
 
@@ -61,6 +63,7 @@ class RunningStack:
     endpoint: str | None = None
     protected: bool | None = None
     reports: RunningReports | None = None
+    gateway: GatewaySettings | None = None
     url: str = ""
 
     def client(self, service: str) -> Any:
@@ -137,6 +140,11 @@ def deployed_stack(name: str, session: boto3.Session) -> RunningStack:
             session,
             protected=None if protection is None else protection == "ON",
             reports=_deployed_reports(name, outputs, session) if "RotateFunction" in outputs else None,
+            gateway=(
+                GatewaySettings.from_environment(_environment(session, outputs, "gateway"))
+                if "GatewayFunction" in outputs
+                else None
+            ),
             url=outputs["ApiUrl"],
         )
     except KeyError as error:
@@ -211,6 +219,7 @@ def described_stack(described: Mapping[str, Any], session: boto3.Session, endpoi
         session,
         endpoint,
         reports=replace(reports, deployed=False) if reports else None,
+        gateway=GatewaySettings.from_environment(functions["gateway"]) if "gateway" in functions else None,
     )
 
 
