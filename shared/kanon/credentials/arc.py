@@ -6,7 +6,7 @@ client shows the tag H(c)^(1/m1), and proves that the m1 in it was signed. docs/
 The draft's proof that a nonce is below a limit is left out: the nonce is 0. The proofs are bound to sessions.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from kanon.credentials.p256 import (
@@ -163,7 +163,7 @@ class Request:
     secrets: Secrets
     r2: int
     context: bytes
-    message: bytes = field(repr=False)
+    message: bytes
     suite: Suite = SUITE
 
 

@@ -1,13 +1,15 @@
 """The group P-256 as the draft of Anonymous Rate-Limited Credentials uses it: encodings, and hashing to it (RFC 9380).
 
-Multiplications are those of pycryptodome, whose time does not depend on the scalar. Arithmetic of scalars is that of
-Python's integers, whose time may depend on them.
+Points are those of pycryptodome; the time of its multiplications does not depend on the scalar. Scalars are Python's
+integers: the time of their arithmetic may depend on them.
 """
 
 import hashlib
 import secrets
 from collections.abc import Callable, Iterable
+from typing import cast
 
+from Crypto.Math.Numbers import Integer
 from Crypto.PublicKey.ECC import EccPoint
 
 from kanon.errors import Error
@@ -45,6 +47,11 @@ def random_scalar() -> int:
 def inverse(scalar: int) -> int:
     """The inverse modulo the order of the group."""
     return pow(scalar, -1, ORDER)
+
+
+def public(scalar: int) -> int:
+    """A scalar that everybody may know: multiplications with it take less time, which depends on it."""
+    return cast(int, Integer(scalar, public=True))
 
 
 # Encodings

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import add
 
-from kanon.credentials.p256 import ORDER, CredentialError, Point, Scalars, encode_points, encode_scalars
+from kanon.credentials.p256 import ORDER, CredentialError, Point, Scalars, encode_points, encode_scalars, public
 
 _PROTOCOL = b"ietf sigma proof linear relation".ljust(64, b"\0")
 _RATE = 168
@@ -78,8 +78,9 @@ def check(relation: Relation, points: Sequence[Point], session: bytes, proof: Se
         CredentialError: it does not hold.
     """
     challenge, *responses = proof
-    images = [points[left] * (ORDER - challenge) for left, _ in relation.equations]
-    sums = [a + b for a, b in zip(_sums(relation, points, responses), images, strict=True)]
+    minus = public(ORDER - challenge)
+    images = [points[left] * minus for left, _ in relation.equations]
+    sums = [a + b for a, b in zip(_sums(relation, points, list(map(public, responses))), images, strict=True)]
     if any(map(Point.is_point_at_infinity, sums)) or _challenge(relation, points, session, sums) != challenge:
         raise CredentialError(f"the proof of the {what} does not hold")
 
