@@ -5,7 +5,7 @@ import { readFile, readdir, rm, writeFile } from "node:fs/promises";
 
 for (const name of ["dist", "build"]) await rm(name, { recursive: true, force: true });
 await build({
-  entryPoints: ["index", "reports", "anonymous", "opentelemetry"].map((name) => `src/${name}.ts`),
+  entryPoints: ["index", "reports", "relay", "anonymous", "opentelemetry"].map((name) => `src/${name}.ts`),
   outdir: "dist",
   bundle: true,
   splitting: true,
@@ -17,5 +17,8 @@ await build({
 const sources = (await readdir("src")).map((name) => `src/${name}`);
 await build({ entryPoints: sources, outdir: "build", format: "esm", target: "es2022" });
 const license = (folder) => readFile(`${folder}/LICENSE`, "utf8");
-const cipher = `dist/reports.js contains @noble/ciphers:\n\n${await license("node_modules/@noble/ciphers")}`;
-await writeFile("dist/LICENSES.txt", `${await license("../..")}\n${"-".repeat(80)}\n${cipher}`);
+const licenses = [await license("../..")];
+for (const [entry, name] of [["reports", "ciphers"], ["anonymous", "curves"], ["anonymous", "hashes"]]) {
+  licenses.push(`dist/${entry}.js contains @noble/${name}:\n\n${await license(`node_modules/@noble/${name}`)}`);
+}
+await writeFile("dist/LICENSES.txt", licenses.join(`\n${"-".repeat(80)}\n`));

@@ -1,6 +1,6 @@
 // Every search joins. The table asks which of the terms that this page knows the crowd shares, at each new step.
 import { Client, valueId } from "./kanon-client/index.js";
-import { relay } from "./kanon-client/anonymous.js";
+import { relay } from "./kanon-client/relay.js";
 
 const at = (id) => document.getElementById(id);
 const asked = new URLSearchParams(location.search);

@@ -1,2 +1,3 @@
-/** What a client needs to join without a name: a relay between it and the service. */
-export { KeysDifferError, relay, type RelayOptions } from "./relay.js";
+export { credentialContext, session, tagContext, type Bound } from "./contexts.js";
+export { Credential, CredentialRequest, PublicKey, Secrets } from "./credentials.js";
+export { CredentialError } from "./errors.js";

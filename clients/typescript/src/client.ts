@@ -31,7 +31,7 @@ export interface Options {
   client?: Who;
   /** `Bearer ...`, for a service that asks for it. Without it `joinMany` sends each join by itself. */
   auth?: Auth;
-  /** `relay(...)` of `kanon-client/anonymous`: the service does not learn who calls. Each join waits, and is sent by itself. */
+  /** `relay(...)` of `kanon-client/relay`: the service does not learn who calls. Each join waits, and is sent by itself. */
   through?: Through;
   /** Milliseconds for one call with its repetitions; 30,000 if left out. A join has one step instead. */
   timeout?: number;

@@ -34,6 +34,11 @@ export class DroppedError extends ApiError {
   }
 }
 
+/** A message of the credentials is refused. The text names the part, and nothing that was received. */
+export class CredentialError extends Error {
+  override name = "CredentialError";
+}
+
 /** What to say about an unknown name: the nearest known one, and all. */
 export function nearest(name: string, known: string[]): string {
   const [near] = known

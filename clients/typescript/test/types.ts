@@ -1,8 +1,9 @@
 // What a program in TypeScript sees: `tsc` must accept these lines, and refuse those that expect an error.
 import { BatchSpanProcessor, type SpanExporter } from "@opentelemetry/sdk-trace-base";
 import { Client, valueId, type Options, type Released, type SetId, type Type } from "kanon-client";
-import { relay } from "kanon-client/anonymous";
+import { credentialContext, PublicKey, Secrets, tagContext, type Credential } from "kanon-client/anonymous";
 import { SharedOnly } from "kanon-client/opentelemetry";
+import { relay } from "kanon-client/relay";
 import { Reports } from "kanon-client/reports";
 
 const options: Options = { client: "me", auth: async () => "Bearer token", onDrop: (error, join) => console.log(error, join.type) };
@@ -16,6 +17,11 @@ const id: SetId = await valueId("a value");
 const known: boolean | undefined = kanon.known("terms", id);
 export const processor = (exporter: SpanExporter) => new BatchSpanProcessor(new SharedOnly(exporter, kanon, { term: "terms" }, ["page"]));
 export const fits: boolean = await new Reports("https://kanon.example", { origin: "https://report.example" }).contribute("a", 1);
+export function enrolled(key: Uint8Array, response: Uint8Array): Credential {
+  const context = credentialContext("kanon.example", 1);
+  return Secrets.random().request(context, context).finish(new PublicKey(key), response);
+}
+export const present = (credential: Credential): Uint8Array => credential.present(tagContext("kanon.example", "terms", new Uint8Array(32)), new Uint8Array(0));
 export { known, looked, shared };
 
 // @ts-expect-error a value is a text, bytes or an id
@@ -28,3 +34,5 @@ new Client("https://kanon.example", { clinet: "me" });
 new Reports("https://kanon.example", {});
 // @ts-expect-error a relay has no such option
 relay("https://relay.example", { delya: () => 0 });
+// @ts-expect-error secrets are bytes
+new Secrets("secrets");

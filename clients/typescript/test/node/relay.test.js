@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { after, afterEach, before, beforeEach, mock, test } from "node:test";
 import { ApiError, Client, DroppedError, RefusedError, UnknownTypeError } from "../../dist/index.js";
-import { KeysDifferError, relay } from "../../dist/anonymous.js";
+import { KeysDifferError, relay } from "../../dist/relay.js";
 import { padded, readResponse } from "../../build/binary_http.js";
 import { sealedTo } from "../../build/relay.js";
 import { RELAY_ADDRESS, recorded, relaying, service } from "../service.js";

@@ -34,7 +34,7 @@ function traces(requests) {
 async function joined(front, between, value) {
   const page = await opened();
   const shared = await page.evaluate(async (url, relayUrl, value) => {
-    const [{ Client }, { relay }] = await Promise.all([import("/dist/index.js"), import("/dist/anonymous.js")]);
+    const [{ Client }, { relay }] = await Promise.all([import("/dist/index.js"), import("/dist/relay.js")]);
     const crowd = new Client(url, { through: relay(relayUrl, { delay: () => 0 }) });
     const { surelyTrueFrom } = await crowd.type("terms");
     await crowd.joinMany(Array.from({ length: surelyTrueFrom }, (_, n) => ({ type: "terms", value, client: `${value}-${n}` })));
@@ -67,7 +67,7 @@ test("a page of another origin joins through a relay: the service sees the relay
   await gate.tell("step");
   const page = await opened();
   const shared = await page.evaluate(async (url, relayUrl) => {
-    const [{ Client }, { relay }] = await Promise.all([import("/dist/index.js"), import("/dist/anonymous.js")]);
+    const [{ Client }, { relay }] = await Promise.all([import("/dist/index.js"), import("/dist/relay.js")]);
     const client = new Client(url, { through: relay(relayUrl) });
     return [...(await client.isShared("terms", ["a secret term", "a secret term, rare"]))];
   }, front.url, between.url);
@@ -88,7 +88,7 @@ test("a page cannot use a relay that does not allow it", async (context) => {
   context.after(between.stop);
   const page = await opened();
   const call = async (url, relayUrl) => {
-    const [{ Client }, { relay }] = await Promise.all([import("/dist/index.js"), import("/dist/anonymous.js")]);
+    const [{ Client }, { relay }] = await Promise.all([import("/dist/index.js"), import("/dist/relay.js")]);
     return await new Client(url, { timeout: 1000, through: relay(relayUrl) }).types().catch(({ message }) => message);
   };
   assert.match(await page.evaluate(call, gate.url, between.url), /allows this page \(CORS\)/);
