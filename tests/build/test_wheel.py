@@ -160,6 +160,7 @@ ROOMS = {
     "desk": ("cost", "plan", "release", "risk", "simulate"),
     "reports": ("client", "reports"),
     "relay": ("client", "gateway"),
+    "anonymous": ("credentials",),
     "async": ("client",),
     "local": ("audit", "local", "reports"),
     "serve": ("console", "demo", "serving"),
@@ -213,6 +214,7 @@ def test_every_module_of_a_room_is_imported_with_the_extra_of_the_room_alone(
         ("kanon.client.asynchronous", "async", "anyio"),
         ("kanon.client.reporting", "reports", ""),
         ("kanon.client.relaying", "relay", "cryptography"),
+        ("kanon.credentials.arc", "anonymous", "Crypto"),
         ("kanon.opentelemetry", "opentelemetry", "opentelemetry"),
     ],
 )

@@ -9,10 +9,13 @@ import secrets
 from collections.abc import Callable, Iterable
 from typing import cast
 
-from Crypto.Math.Numbers import Integer
-from Crypto.PublicKey.ECC import EccPoint
-
 from kanon.errors import Error
+
+try:
+    from Crypto.Math.Numbers import Integer
+    from Crypto.PublicKey.ECC import EccPoint
+except ImportError as missing:
+    raise ImportError(f"{missing.name} is missing: pip install 'kanon-dp[anonymous]'", name=missing.name) from missing
 
 P = 2**256 - 2**224 + 2**192 + 2**96 - 1
 ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
