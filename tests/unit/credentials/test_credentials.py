@@ -177,9 +177,13 @@ def _simulated(tag: bytes, random: Callable[[], int]) -> tuple[bytes, tuple[byte
         tag_point * m1 + -(base * challenge),
     ]
     points = [G, SUITE.h, u, committed, hidden, v, VERIFIER.public_x1, tag_point, base]
-    session = SUITE.context + b"CredentialPresentation" + SESSION
     message = encode_points([u, committed, hidden, tag_point]) + encode_scalars([challenge, m1, z, r])
-    return message, (encode_points(points), session, encode_points(sums)), challenge
+    return message, (encode_points(points), _bound(), encode_points(sums)), challenge
+
+
+def _bound() -> bytes:
+    """The session of a proof of a presentation."""
+    return SUITE.context + b"CredentialPresentation" + SESSION
 
 
 # Binding
@@ -368,11 +372,32 @@ def test_nothing_is_presented_with_the_identity_instead_of_a_credential() -> Non
     shown = [identity, G * r, SUITE.h * z, base * inverse(m1)]
     v = VERIFIER.public_x1 * z + G * (ORDER - r)
     points = [G, SUITE.h, *shown[:3], v, VERIFIER.public_x1, shown[3], base]
-    session = SUITE.context + b"CredentialPresentation" + SESSION
-    proof = proofs.prove(_PRESENTATION, points, [m1, z, ORDER - r], session, Drawn("identity"))
+    proof = proofs.prove(_PRESENTATION, points, [m1, z, ORDER - r], _bound(), Drawn("identity"))
     for first in (bytes(33), b"\x02" + bytes(32), b"\x03" + bytes(32)):
         with pytest.raises(CredentialError):
             VERIFIER.verify(PLACE, SESSION, first + encode_points(shown[1:]) + proof)
+
+
+def test_nothing_is_presented_without_blinding() -> None:
+    """Whoever has the verifier can choose r = z = 0, and V is the identity, which has no encoding."""
+    m1, u = 11, G * 22
+    base = SUITE.point(PLACE, b"Tag")
+    shown = [u, u * ((VERIFIER.x0 + VERIFIER.x1 * m1) % ORDER), u * m1, base * inverse(m1)]
+    points = [G, SUITE.h, *shown[:3], G.point_at_infinity(), VERIFIER.public_x1, shown[3], base]
+    proof = proofs.prove(_PRESENTATION, points, [m1, 0, 0], _bound(), Drawn("unblinded"))
+    with pytest.raises(CredentialError):
+        VERIFIER.verify(PLACE, SESSION, encode_points(shown) + proof)
+
+
+def test_every_message_takes_as_many_fresh_scalars_as_it_hides_and_proves() -> None:
+    for count, make in (
+        (1 + 4, lambda drawn: request(SECRETS, CONTEXT, CONTEXT, drawn)),
+        (1 + 7, lambda drawn: issue(KEY, ASKED.message, CONTEXT, drawn)),
+        (3 + 3, lambda drawn: present(CREDENTIAL, PLACE, SESSION, drawn)),
+    ):
+        drawn = Drawn("all")
+        make(drawn)
+        assert len(set(drawn.taken)) == len(drawn.taken) == count
 
 
 # Vectors
