@@ -53,7 +53,6 @@ export function decode(message: Uint8Array, points: number, scalars: number, wha
   });
   const read = parts(message.subarray(0, split), POINT_BYTES).map((part) => {
     try {
-      if (part[0] !== 2 && part[0] !== 3) throw new Error();
       return P256.fromBytes(part);
     } catch {
       throw new CredentialError(`a point of the ${what} is not on the curve, or has another encoding`);

@@ -110,7 +110,13 @@ class IssuerKey:
 
     @classmethod
     def derive(cls, seed: bytes, suite: Suite = SUITE) -> "IssuerKey":
-        """The key of a seed of at least 32 secret bytes: the same one each time."""
+        """The key of a seed: the same one each time.
+
+        Raises:
+            ValueError: the seed has less than 32 bytes. They must be secret and random.
+        """
+        if len(seed) < 32:
+            raise ValueError("the seed of an issuer's key has at least 32 bytes")
         x0, x1, x2, blinding = (suite.scalar(seed, b"issuerKey" + part) for part in (b"0", b"1", b"2", b"b"))
         return cls(x0, x1, x2, blinding, suite)
 
@@ -162,7 +168,6 @@ class Request:
 
     secrets: Secrets
     r2: int
-    context: bytes
     message: bytes
     suite: Suite = SUITE
 
@@ -208,7 +213,7 @@ def request(
     points = [G * secrets.m1 + suite.h * secrets.r1, G * m2 + suite.h * r2]
     witness = [secrets.m1, m2, secrets.r1, r2]
     proof = prove(_REQUEST, [G, suite.h, *points], witness, _session(suite, b"CredentialRequest", session), random)
-    return Request(secrets, r2, context, encode_points(points) + proof, suite)
+    return Request(secrets, r2, encode_points(points) + proof, suite)
 
 
 def commitment(message: bytes) -> bytes:
@@ -286,9 +291,9 @@ def present(credential: Credential, tag_context: bytes, session: bytes, random: 
 
 @dataclass(frozen=True, repr=False)
 class Verifier:
-    """Checks presentations. Whoever has it can also make credentials of its context."""
+    """Checks presentations, with y = x0 + x2 m2. Whoever has it can also make credentials of its context."""
 
-    x0: int
+    y: int
     x1: int
     public_x1: Point
     suite: Suite = SUITE
@@ -301,7 +306,7 @@ class Verifier:
                 and this session.
         """
         (u, committed, hidden, tag), proof = decode(presentation, 4, 4, "presentation")
-        v = u * self.x0 + hidden * self.x1 + -committed
+        v = u * self.y + hidden * self.x1 + -committed
         if v.is_point_at_infinity():
             raise CredentialError("the proof of the presentation does not hold")
         base = self.suite.point(tag_context, b"Tag")

@@ -91,6 +91,11 @@ def test_what_is_kept_is_read_back() -> None:
     assert present(kept, PLACE, SESSION, Drawn("presentation")) == PRESENTATION
 
 
+def test_a_short_seed_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 32 bytes"):
+        IssuerKey.derive(SEED[:31])
+
+
 def test_no_text_of_an_object_has_a_secret() -> None:
     for secret in (KEY, VERIFIER, SECRETS, ASKED, CREDENTIAL):
         assert not any(str(value) in repr(secret) for value in vars(secret).values() if isinstance(value, int))
@@ -168,7 +173,7 @@ def _simulated(tag: bytes, random: Callable[[], int]) -> tuple[bytes, tuple[byte
     """A presentation from the verifier's key and a tag alone; which question of the hash must have which answer."""
     u, committed, hidden = (G * random() for _ in range(3))
     (tag_point,), _ = decode(tag, 1, 0, "tag")
-    v = u * VERIFIER.x0 + hidden * VERIFIER.x1 + -committed
+    v = u * VERIFIER.y + hidden * VERIFIER.x1 + -committed
     base = SUITE.point(PLACE, b"Tag")
     challenge, m1, z, r = (random() for _ in range(4))
     sums = [
@@ -193,7 +198,7 @@ def _bound() -> bytes:
     ("part", "other"),
     [
         ("deployment", "other.example"),
-        ("issuer_key", IssuerKey.derive(b"another").public.encode()),
+        ("issuer_key", IssuerKey.derive(b"another seed of 32 bytes, for it").public.encode()),
         ("epoch", EPOCH + 1),
         ("method", "PUT"),
         ("type_name", "terms"),
@@ -230,7 +235,7 @@ def test_a_tag_is_refused_in_another_context(place: bytes) -> None:
 def test_a_credential_of_another_epoch_is_refused() -> None:
     """Under another key, and under the same key with another context."""
     other = contexts.credential_context(DEPLOYMENT, EPOCH + 1)
-    for verifier in (KEY.verifier(other), IssuerKey.derive(b"another").verifier(CONTEXT)):
+    for verifier in (KEY.verifier(other), IssuerKey.derive(b"another seed of 32 bytes, for it").verifier(CONTEXT)):
         with pytest.raises(CredentialError):
             verifier.verify(PLACE, SESSION, PRESENTATION)
 
@@ -294,7 +299,7 @@ def test_a_tag_of_another_m1_is_refused_beside_a_sound_credential() -> None:
 def test_whoever_has_the_verifier_makes_credentials() -> None:
     """Verification is keyed: this limit is published (docs/proofs/credentials.md)."""
     m1, u = 12345, G * 678
-    forged = Credential(m1, u, u * ((VERIFIER.x0 + VERIFIER.x1 * m1) % ORDER), VERIFIER.public_x1)
+    forged = Credential(m1, u, u * ((VERIFIER.y + VERIFIER.x1 * m1) % ORDER), VERIFIER.public_x1)
     tag = VERIFIER.verify(PLACE, SESSION, present(forged, PLACE, SESSION))
     assert tag == encode_points([SUITE.point(PLACE, b"Tag") * inverse(m1)])
     with pytest.raises(CredentialError):  # in its own context only
@@ -382,7 +387,7 @@ def test_nothing_is_presented_without_blinding() -> None:
     """Whoever has the verifier can choose r = z = 0, and V is the identity, which has no encoding."""
     m1, u = 11, G * 22
     base = SUITE.point(PLACE, b"Tag")
-    shown = [u, u * ((VERIFIER.x0 + VERIFIER.x1 * m1) % ORDER), u * m1, base * inverse(m1)]
+    shown = [u, u * ((VERIFIER.y + VERIFIER.x1 * m1) % ORDER), u * m1, base * inverse(m1)]
     points = [G, SUITE.h, *shown[:3], G.point_at_infinity(), VERIFIER.public_x1, shown[3], base]
     proof = proofs.prove(_PRESENTATION, points, [m1, 0, 0], _bound(), Drawn("unblinded"))
     with pytest.raises(CredentialError):

@@ -84,7 +84,7 @@ def test_a_request_has_the_points_of_the_draft() -> None:
 
 
 def test_the_response_of_the_draft_gives_its_credential() -> None:
-    asked = Request(SECRETS, int(ASKED["r2"], 16), CONTEXT, REQUEST, ARC)
+    asked = Request(SECRETS, int(ASKED["r2"], 16), REQUEST, ARC)
     credential = finish(asked, PublicKey.decode(KEY.public.encode()), RESPONSE)
     assert credential.encode().hex() == "".join(DRAFT["Credential"][name] for name in ("U", "U_prime", "X1", "m1"))
 
