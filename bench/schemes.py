@@ -11,10 +11,13 @@ import hashlib
 import secrets
 import time
 from collections.abc import Callable
+from functools import partial
+from operator import mul
 
 from py_arkworks_bls12381 import GT, G1Point, G2Point, Scalar
 
 from kanon.credentials import arc
+from kanon.credentials.p256 import G
 
 ORDER = 0x73EDA753299D7D483339D80809A1D80553BDA402FFFE5BFEFFFFFFFF00000001
 PLACE, SESSION, EPOCH = b"a set", b"a request", b"an epoch"
@@ -154,6 +157,9 @@ def main() -> None:
     print("| | ARC, bytes | ms | BBS, bytes | ms |\n|---|---|---|---|---|")
     for name, ours, mine, theirs, other in rows:
         print(f"| {name} | {len(ours)} | {milliseconds(mine):.2f} | {len(theirs)} | {milliseconds(other):.2f} |")
+    for name, scalar in (("1", 1), ("2^254 - 1", 2**254 - 1)):
+        mine, other = partial(mul, G * 2, scalar), partial(mul, H1, Scalar(scalar))
+        print(f"| multiplication by {name} | | {milliseconds(mine):.4f} | | {milliseconds(other):.4f} |")
 
 
 if __name__ == "__main__":
