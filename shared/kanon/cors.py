@@ -9,7 +9,11 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 ANY = "*"
-_ORIGIN = re.compile(r"https?://[^\s,/?#@]+")
+_HOST = r"([a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:]+\])"
+_PORT = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+ORIGIN = rf"(?!(https://[^,]*:443|http://[^,]*:80)(,|$))https?://{_HOST}(:{_PORT})?"
+"""An origin as browsers send it: the host in lower case and in ASCII, no default port, nothing after it."""
+_DEFAULT_PORTS = {"https": 443, "http": 80}
 ALLOW, REQUESTED = "Access-Control-Allow-Origin", "access-control-request-method"
 
 
@@ -40,8 +44,8 @@ class Cors:
         """
         given = frozenset(origins)
         for origin in given - {ANY}:
-            if not _ORIGIN.fullmatch(origin):
-                raise ValueError("give origins such as https://example.org, without a path, or * for any page")
+            if not re.fullmatch(ORIGIN, origin):
+                raise ValueError(_what_to_change(origin))
         if ANY in given and len(given) > 1:
             raise ValueError("give either * or a list of origins: * already allows every page")
         return cls(given)
@@ -82,6 +86,30 @@ class Cors:
             if allowed not in self.origins:
                 return {"Vary": "Origin"}
         return {ALLOW: allowed, "Access-Control-Expose-Headers": ", ".join(self.exposed), "Vary": "Origin"}
+
+
+def _what_to_change(origin: str) -> str:
+    """What to give instead of what no browser sends as an origin."""
+    if origin == "null":
+        return "browsers send null for files and for frames without an origin: serve the page, and give its origin"
+    if ANY in origin:
+        return "* is for any page, alone: give each origin, such as https://example.org"
+    if sent := _as_browsers_send(origin):
+        return f"give {sent}: browsers send origins in lower case, without a path and without a default port"
+    return "give origins such as https://example.org, without a path, or * for any page"
+
+
+def _as_browsers_send(address: str) -> str | None:
+    """The origin of an address, if it has one."""
+    try:
+        parts = urlsplit(address)
+        host, port = (parts.hostname or "").encode("idna").decode(), parts.port
+    except ValueError:
+        return None
+    host = f"[{host}]" if ":" in host else host
+    own = "" if port in (None, _DEFAULT_PORTS.get(parts.scheme)) else f":{port}"
+    sent = f"{parts.scheme}://{host}{own}"
+    return sent if re.fullmatch(ORIGIN, sent) else None
 
 
 def _host_of(origin: str) -> str:

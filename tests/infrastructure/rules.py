@@ -46,6 +46,7 @@ from tests.infrastructure.template import (
     table_key,
     target,
 )
+from tests.unit.test_cors import NO_ORIGINS, ORIGINS
 
 Problems = Iterator[str]
 Rule = Callable[[Any], Problems]
@@ -255,8 +256,12 @@ VALUES = {
     "JwtAudience": (["", "kanon"], ["a b", "a,b"]),
     "EdgeDomainName": (["", "d1.cloudfront.net"], ["d1.example.net", "x.d1.cloudfront.net", "d1.cloudfront.netx"]),
     "CorsOrigins": (
-        ["", "*", "https://a.example,http://b.example"],
-        ["a.example", "https://a.example, https://b.example", "https://a.example,*", "**"],
+        ["", "*", "https://a.example,http://b.example", *ORIGINS],
+        [
+            *("https://a.example, https://b.example", "https://a.example,*", "**", ","),
+            *("https://a.example,", ",https://a.example", "https://a.example,,https://b.example"),
+            *NO_ORIGINS,
+        ],
     ),
     "DomainName": (["", "a.example"], ["https://a.example", "A.example", "a.example/"]),
     "CertificateArn": (["", CERTIFICATE], ["arn:aws:acm:us-east-1:1:certificate/1", "x", f"x{CERTIFICATE}"]),

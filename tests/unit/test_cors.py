@@ -1,5 +1,7 @@
 """Which pages of other origins may call."""
 
+import re
+
 import pytest
 
 from kanon.cors import Cors
@@ -67,17 +69,51 @@ def test_only_a_preflight_request_is_answered_as_one(method: str, headers: dict[
     assert Cors.of(["*"]).preflight(method, headers) is None
 
 
-@pytest.mark.parametrize(
-    ("origins", "wanted"),
-    [
-        (["page.test"], "https://example.org"),
-        (["https://page.test/"], "without a path"),
-        (["https://user@page.test"], "https://example.org"),
-        (["null"], "https://example.org"),
-        (["https://a.test,https://b.test"], "https://example.org"),
-        (["*", PAGE], "either"),
-    ],
+ORIGINS = (
+    *("https://page.test", "http://localhost:5173", "http://127.0.0.1:1", "http://[::1]:65535"),
+    *("https://xn--bcher-kva.test:8443", "https://page.test:80", "http://page.test:443", "https://page.test:4430"),
 )
-def test_an_origin_of_another_form_is_refused(origins: list[str], wanted: str) -> None:
-    with pytest.raises(ValueError, match=wanted):
-        Cors.of(origins)
+"""Origins as browsers send them."""
+NO_ORIGINS = {
+    "page.test": "https://example.org",
+    "ftp://page.test": "https://example.org",
+    "https://": "https://example.org",
+    "https://page.test:0": "https://example.org",
+    "https://page.test:65536": "https://example.org",
+    "https://page.test:x": "https://example.org",
+    "https://page..test": "https://example.org",
+    "https://page.test\n": "give https://page.test:",
+    "https://page.test/": "give https://page.test:",
+    "https://page.test/a/page?b#c": "give https://page.test:",
+    "https://user@page.test": "give https://page.test:",
+    "https://page.test:443": "give https://page.test:",
+    "http://page.test:80": "give http://page.test:",
+    "https://page.test:": "give https://page.test:",
+    "https://page.test:08443": "give https://page.test:8443:",
+    "https://PAGE.test": "give https://page.test:",
+    "HTTPS://page.test": "give https://page.test:",
+    "http://[::A]": "give http://[::a]:",
+    "https://bücher.test": "give https://xn--bcher-kva.test:",
+    "null": "serve the page",
+    "https://*.page.test": "give each origin",
+    "https://*": "give each origin",
+}
+"""What no browser sends, and what to change."""
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_an_origin_as_browsers_send_it_is_taken(origin: str) -> None:
+    assert Cors.of([origin]).allows(origin)
+
+
+@pytest.mark.parametrize(("origin", "wanted"), NO_ORIGINS.items())
+def test_what_no_browser_sends_is_refused_with_what_to_change(origin: str, wanted: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(wanted)):
+        Cors.of([PAGE, origin])
+
+
+def test_several_origins_in_one_text_and_any_beside_others_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"https://example\.org"):
+        Cors.of(["https://a.test,https://b.test"])
+    with pytest.raises(ValueError, match="either"):
+        Cors.of(["*", PAGE])

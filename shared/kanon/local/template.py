@@ -333,7 +333,7 @@ def _check(name: str, value: str, rule: Mapping[str, Any]) -> None:
         )
     pattern = rule.get("AllowedPattern", ".*")
     if not re.fullmatch(pattern, value, re.DOTALL):
-        raise TemplateError(f"parameter {name} is {value!r}: it must match {pattern}")
+        raise TemplateError(f"parameter {name} is {value!r}: use {rule.get('ConstraintDescription', pattern)}")
     if rule.get("Type") == "Number":
         number = float(value)
         if number < float(rule.get("MinValue", number)):
