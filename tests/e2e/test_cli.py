@@ -110,6 +110,13 @@ def until(holds: Callable[[], bool]) -> None:
 @contextmanager
 def serving(*options: str) -> Iterator[str]:
     """The address of `kanon serve` on a free port, stopped as by Ctrl-C."""
+    with console(*options) as (address, _):
+        yield address
+
+
+@contextmanager
+def console(*options: str) -> Iterator[tuple[str, str]]:
+    """The same, with the token of its console."""
     command = [sys.executable, "-m", "kanon.cli.start", "serve", "--port", "0", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -121,7 +128,7 @@ def serving(*options: str) -> Iterator[str]:
                 assert line, process.stderr.read()
                 printed += line
             (address,) = set(re.findall(r"http://127\.0\.0\.1:\d+", printed))
-            yield address
+            yield address, re.findall(r"Console: .*/#(\S+)", printed)[0]
             process.send_signal(signal.SIGINT)
             process.wait(timeout=60)
             output, errors = process.stdout.read(), process.stderr.read()  # `communicate` forgets buffered lines

@@ -2,12 +2,15 @@
 
 import json
 import time
+from datetime import datetime
 from pathlib import Path
+from urllib.request import Request, urlopen
 
-from kanon.client import ApiError, Client, Join, value_id
+from kanon.client import ApiError, Client, Join, SetId, value_id
+from kanon.console.answering import MOVE, TOKEN
 from kanon.gate.fingerprints import NOISE_KEY
 from kanon.operate.stacks import local_stack
-from tests.e2e.test_cli import run, serving, until
+from tests.e2e.test_cli import console, run, serving, until
 
 LAW = {"shape": "two-sided", "epsilon": "0.7", "truncation": 3}
 TYPE = {"k": 8, "window": 30, "laws": {"threshold": LAW, "query": LAW}}
@@ -44,6 +47,31 @@ def test_a_new_type_a_suppression_and_a_rotation_are_deployed_while_the_service_
         until(lambda: f"{NOISE_KEY}2" in local_stack(address).control.recorded("evaluate"))
         assert "1, 2: as recorded" in _noise_keys(address)
         assert "key 1 is needed until every slot is evaluated through step" in _noise_keys(address)
+
+
+def test_a_day_of_hourly_steps_passes_in_a_rehearsal_and_its_operator_sees_the_moved_clock(tmp_path: Path) -> None:
+    types = tmp_path / "types.json"
+    types.write_text(json.dumps({"fledge": {**TYPE, "window": 3}}))
+    with console("--period", "3600", "--types", str(types)) as (address, token), Client(address) as client:
+        popular = value_id("popular")
+        client.join_many(Join("fledge", popular, f"client {n}") for n in range(30))
+        before = time.time()
+        moved = [_moved(address, client, token, popular) for _ in range(24)]
+        assert moved == sorted(moved)
+        assert moved[-1] > before + 23 * 3600 > time.time()
+        found = client.status("fledge", popular)
+        assert found.step == moved[-1] // 3600 - 1
+        code, output = run("doctor", "--url", address)
+        assert code == 0, output
+        assert "published too far ahead" not in output
+
+
+def _moved(address: str, client: Client, token: str, value: SetId) -> float:
+    """Move the clock to the next update of a value, as the console does; the time then."""
+    moment = datetime.fromisoformat(client.status("fledge", value).next_update).timestamp()
+    headers = {TOKEN: token, "Content-Type": "application/json"}
+    with urlopen(Request(address + MOVE, json.dumps({"to": moment}).encode(), headers)) as answer:
+        return float(json.load(answer)["now"])
 
 
 def _crowded(client: Client, popular: str) -> bool:

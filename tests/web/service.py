@@ -3,6 +3,7 @@
 ``python -m tests.web.service gate ORIGIN``: the service of one machine, with a clock that only commands move.
 ``python -m tests.web.service lists ORIGIN``: the same with the listed type ``searches`` beside the other one.
 ``python -m tests.web.service relayed ORIGIN``: the same with a gateway for relays, at a time in 2027.
+``python -m tests.web.service rehearsal ORIGIN``: the stack, with a clock that only its console moves.
 ``python -m tests.web.service reports ORIGIN``: the stack with reports. Pages of ORIGIN may call.
 
 Each command is answered by one line of JSON. Of the gate: ``step`` evaluates a step and makes it visible, ``stale``
@@ -21,12 +22,14 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, ClassVar
 
+from kanon.cli.serve import _evaluated, _timing
 from kanon.cli.serve_data import Credentials
 from kanon.cors import Cors
 from kanon.local import Stack
+from kanon.local.clock import Every
 from kanon.reports.avro import read_summary, write_domain
 from kanon.serving.access import Auth
-from tests.integration.serving.machine import PERIOD, Machine, machine
+from tests.integration.serving.machine import PERIOD, START, Machine, machine
 from tests.moto_engine import Moto
 from tests.unit.reports.made import keys16
 
@@ -90,6 +93,22 @@ class Relayed(Gate):
     gateway = True
 
 
+class Rehearsal:
+    """The stack, as `kanon serve` rehearses it."""
+
+    def __init__(self, running: ExitStack, origin: str) -> None:
+        given = {**_timing(PERIOD), "Types": json.dumps(TYPES), "CorsOrigins": origin}
+        schedule = Every(PERIOD, _evaluated(PERIOD))
+        self.stack = running.enter_context(Stack(given, engine=Moto, start=START, seed=7, schedule=schedule))
+        server = self.stack.serve()
+        running.callback(server.close)
+        self.url = server.url
+
+    def console(self) -> Any:
+        """The address of the console, with its token."""
+        return {"address": self.stack.console.address(self.url)}
+
+
 class Reports:
     """The stack with reports."""
 
@@ -145,7 +164,8 @@ class Reports:
 def main(kind: str, origin: str) -> None:
     """Serve until the input ends."""
     with ExitStack() as running:
-        service: Any = {"gate": Gate, "lists": Lists, "relayed": Relayed, "reports": Reports}[kind](running, origin)
+        kinds = {"gate": Gate, "lists": Lists, "relayed": Relayed, "rehearsal": Rehearsal, "reports": Reports}
+        service: Any = kinds[kind](running, origin)
         print(json.dumps({"url": service.url}), flush=True)
         for line in sys.stdin:
             command, *arguments = line.split()

@@ -53,14 +53,14 @@ def doctor(
 def _of_stack(
     stack: str | None, region: str | None, profile: str | None, url: str | None, *, secrets: bool
 ) -> "list[Finding]":
-    from kanon import clock
     from kanon.errors import ConfigurationError
     from kanon.operate.doctor import examine, unusable
 
     with stack_errors(": docs/guides/operate.md#kanon-doctor names the permissions"):
         try:
             with working("checking the stack"):
-                return examine(find(stack, region, profile, url), clock.now(), secrets=secrets)
+                found = find(stack, region, profile, url)
+                return examine(found, found.now(), secrets=secrets)
         except ConfigurationError as error:
             return [unusable(error)]
 

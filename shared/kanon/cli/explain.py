@@ -37,7 +37,6 @@ def explain(
 
     Example: kanon explain --stack kanon --type fledge --set aGVsbG8
     """
-    from kanon import clock
     from kanon.errors import UndecodableMembersError
     from kanon.http.encoding import decode_base64url
     from kanon.operate.explain import PERMISSIONS
@@ -49,7 +48,8 @@ def explain(
         raise typer.BadParameter(f"the set id {error}", param_hint="--set") from error
     with stack_errors(f": the command needs {PERMISSIONS}"):
         try:
-            told = explained(find(stack, region, profile, url), type_name, id_, clock.now(), joins=joins)
+            found = find(stack, region, profile, url)
+            told = explained(found, type_name, id_, found.now(), joins=joins)
         except UndecodableMembersError as error:
             raise CommandError("the state of this set cannot be read: see kanon operate repair") from error
     _show(told, joins=joins, as_json=as_json)

@@ -72,11 +72,10 @@ def forget(
     if isinstance(stack, Path):
         forget_there(stack, client, sets, base64=base64, yes=yes)
         return
-    from kanon import clock
     from kanon.operate.forgetting import forget as forgetting
 
     ids = ask_to_forget(sets, base64=base64, yes=yes)
-    say_forgotten(forgetting(stack, client, ids, clock.now()))
+    say_forgotten(forgetting(stack, client, ids, stack.now()))
 
 
 @operate.command()
@@ -86,12 +85,11 @@ def skip(stack: "RunningStack", yes: Yes = False) -> None:
 
     Example: kanon operate skip --stack kanon-prod
     """
-    from kanon import clock
     from kanon.findings import moment
     from kanon.operate import skip as skipping
     from kanon.operate.changes import ChangeRefusedError
 
-    found, period = skipping.gaps(stack, clock.now()), stack.evaluate.period
+    found, period = skipping.gaps(stack, stack.now()), stack.evaluate.period
     if not found:
         raise ChangeRefusedError(
             "nothing was moved: no slot is behind by more than the outage allowance minus its reserve; evaluation"
@@ -104,7 +102,7 @@ def skip(stack: "RunningStack", yes: Yes = False) -> None:
         )
     typer.echo("Their joins are lost: for one window counts are too low, never too high. This cannot be undone.")
     ask("Skip them?", yes)
-    skipping.skip(stack, found, clock.now())
+    skipping.skip(stack, found, stack.now())
     for gap in found:
         typer.echo(f"slot {gap.slot}: continues with step {gap.first} at the next message")
 
@@ -147,7 +145,6 @@ def repair(stack: "RunningStack", yes: Yes = False) -> None:
 
     Example: kanon operate repair --stack kanon-prod
     """
-    from kanon import clock
     from kanon.operate import repair as repairing
 
     found = repairing.damaged(stack)
@@ -164,7 +161,7 @@ def repair(stack: "RunningStack", yes: Yes = False) -> None:
         " Statuses stay. Recovery can no longer start from earlier states of these slots."
     )
     ask("Empty them?", yes)
-    repairing.repair(stack, found, clock.now())
+    repairing.repair(stack, found, stack.now())
     typer.echo("Done; evaluation continues with the next message.")
 
 
@@ -178,7 +175,6 @@ def new_generation(stack: "RunningStack | Path", yes: Yes = False) -> None:
     if isinstance(stack, Path):
         begin_there(stack, yes=yes)
         return
-    from kanon import clock
     from kanon.operate.generation import begin, situation
 
     others = situation(stack).replaced
@@ -189,7 +185,7 @@ def new_generation(stack: "RunningStack | Path", yes: Yes = False) -> None:
         " skipped: their joins are lost. This cannot be undone."
     )
     ask("Begin a new log generation?", yes)
-    entries = begin(stack, clock.now())
+    entries = begin(stack, stack.now())
     typer.echo(f"It begins at step {entries[-1].from_step}. Nothing is evaluated until LogGenerations is deployed as")
     typer.echo(json.dumps([entry.model_dump() for entry in entries], separators=(",", ":")))
 
@@ -213,17 +209,16 @@ def replay(
     if isinstance(stack, Path):
         replay_there(stack, from_)
         return
-    from kanon import clock
     from kanon.operate import replay as replaying
 
-    found = replaying.plan(stack, from_, clock.now())
+    found = replaying.plan(stack, from_, stack.now())
     typer.echo(
         f"Steps {found.first} to {found.last} will be evaluated again, and every crossing compared with what was"
         " released. Joins and queries go on; evaluation waits. If nothing differs, evaluation continues from these"
         " states."
     )
     ask("Evaluate again?", yes)
-    replaying.replay(stack, found, clock.now())
+    replaying.replay(stack, found, stack.now())
     typer.echo("Every released crossing is the same. Evaluation continues with the next message.")
 
 
@@ -301,7 +296,6 @@ def new_report_keys(stack: "RunningStack", yes: Yes = False) -> None:
 
     Example: kanon operate new-report-keys --stack kanon-prod
     """
-    from kanon import clock
     from kanon.operate.report_tables import current_keys, renew_keys
 
     keys, replaced = current_keys(stack)
@@ -313,7 +307,7 @@ def new_report_keys(stack: "RunningStack", yes: Yes = False) -> None:
         " unreadable reports for up to a day. This cannot be undone."
     )
     ask("Issue new keys?", yes)
-    renew_keys(stack, keys, clock.now())
+    renew_keys(stack, keys, stack.now())
     typer.echo("The keys are destroyed. The first new key is published within five minutes.")
 
 

@@ -12,12 +12,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
+
+from kanon import clock
 
 OWN_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 FILES = {
@@ -26,6 +28,7 @@ FILES = {
     "/console/page.js": ("page.js", "text/javascript; charset=utf-8"),
 }
 CALLS = "/console/run/"
+CLOCK, MOVE = "/console/clock", "/console/run/clock"
 TOKEN = "x-console-token"  # noqa: S105, the name of a header
 COMMANDS: Mapping[str, frozenset[str]] = {
     "plan": frozenset({"k", "window", "epsilon", "delta", "restart", "period"}),
@@ -54,10 +57,17 @@ class Reply(NamedTuple):
 
 
 class Console:
-    """The page and its calls, from the start of a service on."""
+    """The page and its calls, from the start of a service on.
 
-    def __init__(self, token: str | None = None) -> None:
+    Args:
+        token: that calls must have; a new one if left out.
+        move: moves the clock of a rehearsal to a moment (Unix s); a ``ValueError`` says what to change. A service for
+            real use has none.
+    """
+
+    def __init__(self, token: str | None = None, move: Callable[[float], None] | None = None) -> None:
         self.token = token or secrets.token_urlsafe(16)
+        self._move = move
         self._one = threading.Lock()
 
     def address(self, url: str) -> str:
@@ -66,14 +76,16 @@ class Console:
 
     def answer(self, method: str, path: str, headers: Mapping[str, str], body: str) -> Reply | None:
         """The reply to a request; None if it is not for the console. Header names are in lower case."""
-        if path not in FILES and not path.startswith(CALLS):
+        if path not in FILES and path != CLOCK and not path.startswith(CALLS):
             return None
         if _name(f"//{headers.get('host', '')}") not in OWN_NAMES:
             return None
         if path in FILES:
             return _file(path) if method in ("GET", "HEAD") else None
+        if path == CLOCK:
+            return self._clock() if method == "GET" else None
         refused = self._refused(method, headers)
-        return refused or self._run(path.removeprefix(CALLS), body)
+        return refused or (self._moved(body) if path == MOVE else self._run(path.removeprefix(CALLS), body))
 
     def _refused(self, method: str, headers: Mapping[str, str]) -> Reply | None:
         origin = headers.get("origin")
@@ -86,6 +98,18 @@ class Console:
         if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             return _problem(415, "send application/json")
         return None
+
+    def _clock(self) -> Reply:
+        return _json(200, {"now": clock.now(), "moves": self._move is not None})
+
+    def _moved(self, body: str) -> Reply:
+        if self._move is None:
+            return _problem(400, "only the clock of a rehearsal moves: start kanon serve without --data")
+        try:
+            self._move(moment_of(body))
+        except ValueError as error:
+            return _problem(400, str(error))
+        return self._clock()
 
     def _run(self, command: str, body: str) -> Reply:
         try:
@@ -125,6 +149,21 @@ def arguments(command: str, given: Any) -> list[str]:
     if unknown := sorted(named - allowed):
         raise ValueError(f"unknown option {unknown[0]!r}: kanon {command} takes {', '.join(sorted(allowed))} here")
     return [f"--{name}={given[name]}" for name in sorted(named)]
+
+
+def moment_of(body: str) -> float:
+    """The moment (Unix s) of a call that moves the clock.
+
+    Raises:
+        ValueError: the body has another form.
+    """
+    try:
+        given = json.loads(body)
+    except RecursionError:
+        given = None
+    if not isinstance(given, dict) or given.keys() != {"to"} or type(given["to"]) not in (int, float):
+        raise ValueError('send {"to": ...}, a moment in Unix seconds')
+    return float(max(-1e18, min(given["to"], 1e18)))
 
 
 def _ran(words: list[str], folder: str) -> Reply:

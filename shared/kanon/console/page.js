@@ -19,7 +19,7 @@ const svg = (name, attributes = {}, ...children) => fill(document.createElementN
 
 /** Say something in a live region; a problem is red. */
 function say(id, text, bad = false) {
-  $(id).textContent = text;
+  if ($(id).textContent !== text) $(id).textContent = text; // a screen reader says what changes
   $(id).classList.toggle("bad", bad);
 }
 
@@ -121,7 +121,8 @@ for (const tab of tabs) {
 
 const types = new Map();
 const hours = (steps, period) => (steps * period >= 7200 ? `${+((steps * period) / 3600).toFixed(1)} h` : `${steps * period} s`);
-const clock = (unix) => new Date(unix * 1000).toLocaleTimeString();
+const day = (unix) => new Date(unix * 1000).toDateString();
+const clock = (unix) => new Date(unix * 1000)[day(unix) === day(Date.now() / 1000) ? "toLocaleTimeString" : "toLocaleString"]();
 
 function card(type) {
   const { epsilon, delta } = type.bounds.intervalAware;
@@ -160,11 +161,13 @@ async function showClock() {
   try {
     const { step, nextUpdate } = await tick();
     const [{ period }] = types.values();
-    const now = Date.now() / 1000;
+    const { now, moves } = await call("/console/clock");
     const age = step === null ? 0 : Math.round(now - (step + 1) * period);
     const healthy = await fetch("/healthz", { cache: "no-cache" }).then((r) => (r.status === 404 ? null : r.text()), () => null);
     const ill = healthy !== null && healthy.trim() !== "healthy";
     say("health", ill ? healthy : "healthy", ill);
+    $("moving").hidden = !moves;
+    $("try-clock").textContent = `It is ${clock(now)}, step ${Math.floor(now / period)}.`;
     $("clock").textContent = (step === null ? "No step has been released yet." : `Answers are those of step ${step}, which ended ${age} s ago.`) +
       ` A step takes ${hours(1, period)}. Next update at ${clock(Date.parse(nextUpdate) / 1000)}.`;
   } catch (error) {
@@ -174,7 +177,14 @@ async function showClock() {
 
 // --- try ------------------------------------------------------------------------------------
 
-const trial = { key: "", sent: 0, points: [], session: crypto.randomUUID().slice(0, 8) };
+const unused = () => ({ key: "", sent: 0, joins: [], points: [], session: crypto.randomUUID().slice(0, 8) });
+const trial = unused();
+
+/** How many invented clients joined in the window that ends with a step; none before the first one. */
+function counted({ window }, step) {
+  const within = ({ at }) => step !== null && at > step - window && at <= step;
+  return trial.joins.filter(within).reduce((sum, { clients }) => sum + clients, 0);
+}
 
 async function joinMany(type, value, clients) {
   const id = await idOf(value);
@@ -185,7 +195,9 @@ async function joinMany(type, value, clients) {
       const client = `console-${trial.session}-${trial.sent + n}`;
       return call(place, json({ client, ...named }, bearer("try-key")));
     });
+    const { now } = await call("/console/clock");
     await Promise.all(batch);
+    trial.joins.push({ at: Math.floor(now / type.period), clients: batch.length });
     trial.sent += batch.length;
     say("try-said", `${trial.sent} invented clients joined.`);
   }
@@ -217,21 +229,35 @@ async function followTrial() {
   const [name, value] = JSON.parse(trial.key);
   const answer = await call(`${pathOf(name)}/sets/${await idOf(value)}`);
   const last = trial.points.at(-1);
-  if (last && last.step === answer.step && last.next === answer.nextUpdate) return;
-  trial.points.push({ n: (last?.n ?? 0) + 1, step: answer.step, next: answer.nextUpdate, count: trial.sent, value: answer.kAnonymous });
-  drawTrial();
-  const between = `the noise decides from ${type.neverTrueBelow} to ${type.surelyTrueFrom - 1} clients`;
-  if (answer.kAnonymous) say("try-said", `True since the update of step ${answer.step}: ${trial.sent} invented clients joined, and ${between}.`);
+  if (last && answer.nextUpdate < last.next) return; // a later answer came first
+  const count = counted(type, answer.step);
+  const since = answer.kAnonymous ? (last?.since ?? answer.step) : null;
+  if (answer.nextUpdate !== last?.next) {
+    trial.points.push({ n: (last?.n ?? 0) + 1, step: answer.step, next: answer.nextUpdate, count, value: answer.kAnonymous, since });
+    drawTrial();
+  }
+  const why = `${count} of ${trial.sent} invented clients count, and the noise decides from ${type.neverTrueBelow} to ${type.surelyTrueFrom - 1} clients`;
+  if (since !== null) say("try-said", `True since the update of step ${since}. This is step ${answer.step}: ${why}.`);
   else if (trial.sent < type.neverTrueBelow) say("try-said", `False: ${trial.sent} invented clients joined; below ${type.neverTrueBelow} a value is never true. Let more join.`);
-  else say("try-said", `False as of step ${answer.step}: ${trial.sent} invented clients joined, and ${between}. Joins show at the update after their step has ended.`);
+  else say("try-said", `False${answer.step === null ? "" : ` as of step ${answer.step}`}: ${why}. Joins count at the update after their step has ended.`);
 }
 
 onSubmit("joining", "try-said", async () => {
   const type = types.get($("try-type").value);
   const key = JSON.stringify([type.type, $("try-value").value]);
-  if (trial.key !== key) Object.assign(trial, { key, sent: 0, points: [], session: crypto.randomUUID().slice(0, 8) });
+  if (trial.key !== key) Object.assign(trial, unused(), { key });
   await joinMany(type, $("try-value").value, Number($("try-clients").value));
   await followTrial();
+});
+
+/** Move the clock from update to update, so that each one is in the picture. */
+onSubmit("moving", "try-said", async () => {
+  for (let left = Number($("try-steps").value); left > 0; left--) {
+    const { nextUpdate } = await tick();
+    await call("/console/run/clock", json({ to: Date.parse(nextUpdate) / 1000 }, { "x-console-token": token() }));
+    await followTrial();
+  }
+  await showClock();
 });
 
 // --- lists ----------------------------------------------------------------------------------

@@ -11,23 +11,28 @@ from kanon import clock as service_clock
 
 
 class Clock:
-    """The clock of the service: simulated from ``start`` (unix seconds) on, or real if ``None``.
+    """The clock of the service: simulated from ``start`` (unix seconds) on; if ``None``, the real one, put forward.
 
     It replaces ``kanon.clock.now`` and nothing else.
+
+    Attributes:
+        ahead: seconds by which a real clock was put forward.
     """
 
     def __init__(self, start: float | None) -> None:
         self._time = start
+        self.ahead = 0.0
 
     def now(self) -> float:
         """Unix time in seconds."""
-        return time.time() if self._time is None else self._time
+        return time.time() + self.ahead if self._time is None else self._time
 
     def set(self, moment: float) -> None:
-        """Move simulated time, forwards or backwards, without firing any schedule."""
+        """Set the clock without firing any schedule. A real clock never goes back."""
         if self._time is None:
-            raise RuntimeError("a real clock cannot be set: start the stack with a start time")
-        self._time = float(moment)
+            self.ahead = max(self.ahead, moment - time.time())
+        else:
+            self._time = float(moment)
 
     def install(self) -> None:
         """Become the service's clock."""

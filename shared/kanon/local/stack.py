@@ -36,6 +36,8 @@ from kanon.operate.stacks import DESCRIPTION
 LOCAL = {"Slots": '[{"slots":1,"partitions":1,"from_step":0}]'}
 """Parameters of a local stack that differ from the template's defaults."""
 _SWEEP_SECONDS = 6 * 3600
+MOST_STEPS = 100
+"""The most steps that one move of the clock may pass."""
 _POLL_SECONDS = 1.0  # of the queues, on the real clock
 _RETRIES = 2  # of an asynchronous invocation, unless the template says otherwise
 _numbers = itertools.count(1)
@@ -71,7 +73,7 @@ class Stack:
         self.template = Template.read(template, parameters or {}, name, limits=schedule is None, defaults=LOCAL)
         self.clock = Clock(start)
         self.engine = engine()
-        self.console = Console()
+        self.console = Console(move=self.move)
         self.logs = logs if logs is not None else io.StringIO()
         self.failures: list[FunctionError] = []
         self._prefix = f"{name}-{next(_numbers)}"
@@ -79,6 +81,7 @@ class Stack:
         self._schedule = schedule
         self._warm: dict[str, Environment] = {}
         self._warming = threading.Lock()
+        self._passing = threading.RLock()  # time passes in the thread of `run`, and in one that moves the clock
         self._object_times = ObjectTimes(self.clock.now)
         self._swept = start or 0.0
 
@@ -224,6 +227,7 @@ class Stack:
             "name": self.template.stack_name,
             "endpoint": self.engine.endpoint,
             "region": REGION,
+            "ahead": self.clock.ahead,
             "dead_letters_url": self.template.resolve({"Ref": "DeadLetters"}),
             "lost_events_url": self.template.resolve({"Ref": "LostEvents"}),
             "queues": {
@@ -257,17 +261,32 @@ class Stack:
         if moment - self._swept >= _SWEEP_SECONDS:
             self.sweep()
 
+    def move(self, moment: float) -> None:
+        """Move the clock of a rehearsal forwards; every step on the way is evaluated. Any thread may call it.
+
+        Noise is drawn once for each step. If the clock went back, the noise of a step would meet other joins.
+
+        Raises:
+            ValueError: the moment (Unix s) has passed, or is more than ``MOST_STEPS`` away.
+        """
+        with self._passing:
+            ahead = moment - self.clock.now()
+            if not 0 <= ahead <= MOST_STEPS * int(self.template.parameters["Period"]):
+                raise ValueError(f"the clock moves forwards only, by at most {MOST_STEPS} steps at once")
+            self.advance_to(moment)
+
     def run(self, stop: threading.Event) -> None:
         """Follow the real clock until ``stop`` is set."""
         fires, wakes = self._fires(self.clock.now())
         while not stop.wait(self._pause(fires)):
-            if self.clock.now() < fires:
-                self.run_queues()
-                continue
-            self._wake(wakes)
-            if self.clock.now() - self._swept >= _SWEEP_SECONDS:
-                self.sweep()
-            fires, wakes = self._fires(self.clock.now())
+            with self._passing:
+                if self.clock.now() < fires:
+                    self.run_queues()
+                    continue
+                self._wake(wakes)
+                if self.clock.now() - self._swept >= _SWEEP_SECONDS:
+                    self.sweep()
+                fires, wakes = self._fires(self.clock.now())
 
     def _pause(self, fires: float) -> float:
         """Seconds until the next work. It is short, because a request may send a message at any time."""

@@ -11,6 +11,7 @@ from botocore import exceptions
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from kanon import clock
 from kanon.client import ApiError, Client, Connection, UnexpectedAnswerError
 from kanon.errors import KanonError
 from kanon.gate.schedule import Schedule
@@ -50,6 +51,7 @@ class RunningStack:
         reports: its reports; None without them.
         gateway: the settings of its function for relays; None without it.
         url: of its API.
+        ahead: seconds by which its clock is ahead: that of a rehearsal can be moved.
     """
 
     name: str
@@ -65,6 +67,11 @@ class RunningStack:
     reports: RunningReports | None = None
     gateway: GatewaySettings | None = None
     url: str = ""
+    ahead: float = 0.0
+
+    def now(self) -> float:
+        """The time on its clock (Unix s)."""
+        return clock.now() + self.ahead
 
     def client(self, service: str) -> Any:
         """A client of one of its services."""
@@ -220,6 +227,7 @@ def described_stack(described: Mapping[str, Any], session: boto3.Session, endpoi
         endpoint,
         reports=replace(reports, deployed=False) if reports else None,
         gateway=GatewaySettings.from_environment(functions["gateway"]) if "gateway" in functions else None,
+        ahead=described.get("ahead", 0.0),
     )
 
 

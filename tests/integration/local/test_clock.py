@@ -66,6 +66,10 @@ def test_a_clock_gives_the_service_back_the_clock_that_was_installed_before() ->
     assert service_clock.now is time.time
 
 
-def test_a_real_clock_cannot_be_set() -> None:
-    with pytest.raises(RuntimeError, match="start the stack with a start time"):
-        Clock(None).set(1.0)
+def test_a_real_clock_is_put_forward_and_never_back() -> None:
+    clock, before = Clock(None), time.time()
+    clock.set(before + 1000)
+    assert before + 1000 <= clock.now() <= time.time() + 1000
+    clock.set(before - 1000)
+    assert clock.now() >= before + 1000
+    assert 999 < clock.ahead <= 1000

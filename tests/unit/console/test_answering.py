@@ -33,7 +33,7 @@ def test_the_page_is_served_under_names_of_loopback(host: str, path: str) -> Non
 
 @pytest.mark.parametrize("host", ["example.org", "127.0.0.1.example.org", "", "[", "0.0.0.0:8000", "10.0.0.1"])
 def test_there_is_no_console_under_another_name(host: str) -> None:
-    for path in ("/", "/console/page.js", "/console/run/plan"):
+    for path in ("/", "/console/page.js", "/console/clock", "/console/run/plan", "/console/run/clock"):
         assert (
             Console("secret").answer("POST" if "run" in path else "GET", path, {**CALLER, "host": host}, "{}") is None
         )
@@ -62,12 +62,42 @@ def test_a_call_of_another_page_is_refused_before_anything_runs(
     status: int, headers: dict[str, str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kanon.console.answering.subprocess.run", lambda *_, **__: 1 // 0)
-    reply = called("plan", {"k": "50"}, **headers)
-    assert reply is not None
-    assert reply.status == status
-    assert json.loads(reply.body)["problem"]
+    for command in ("plan", "clock"):
+        reply = called(command, {"k": "50"}, **headers)
+        assert reply is not None
+        assert reply.status == status
+        assert json.loads(reply.body)["problem"]
     with pytest.raises(ZeroDivisionError):
         called("plan", {"k": "50"})
+
+
+def test_the_clock_of_a_rehearsal_is_moved_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[float] = []
+    monkeypatch.setattr("kanon.clock.now", lambda: sum(moved))
+    console = Console("secret", moved.append)
+    reply = console.answer("POST", "/console/run/clock", CALLER, '{"to": 60.5}')
+    assert reply is not None
+    assert json.loads(reply.body) == {"now": 60.5, "moves": True}
+    assert console.answer("GET", "/console/clock", {"host": HOST}, "") == reply
+
+
+def test_the_clock_of_a_service_for_real_use_is_only_shown() -> None:
+    shown = Console("secret").answer("GET", "/console/clock", {"host": HOST}, "")
+    assert shown is not None
+    assert json.loads(shown.body)["moves"] is False
+    reply = called("clock", {"to": 1e12})
+    assert reply is not None
+    assert reply.status == 400
+    assert "start kanon serve without --data" in json.loads(reply.body)["problem"]
+
+
+@pytest.mark.parametrize(
+    "body", ["", "{", "[]", "{}", '{"to": "1"}', '{"to": true}', '{"to": null}', '{"to": 1, "by": 1}', "[" * 100_000]
+)
+def test_a_move_of_another_form_is_refused(body: str) -> None:
+    reply = Console("secret", lambda _: 1 // 0).answer("POST", "/console/run/clock", CALLER, body)  # type: ignore[arg-type,return-value]
+    assert reply is not None
+    assert reply.status == 400
 
 
 def test_only_post_runs_a_command() -> None:

@@ -10,15 +10,15 @@ import { service } from "../service.js";
 import { browser } from "./browser.js";
 
 const AXE = await readFile(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
-let chrome, gate, listed, page;
+let chrome, gate, listed, rehearsal, page;
 const problems = [];
 const foreign = [];
 before(async () => {
-  [chrome, gate, listed] = await Promise.all([browser(), service("gate"), service("lists")]);
+  [chrome, gate, listed, rehearsal] = await Promise.all([browser(), service("gate"), service("lists"), service("rehearsal")]);
   page = await opened(gate);
 });
 after(async () => {
-  await Promise.all([chrome?.close(), gate?.stop(), listed?.stop()]);
+  await Promise.all([chrome?.close(), gate?.stop(), listed?.stop(), rehearsal?.stop()]);
 });
 
 /** The console of a service. What its page writes into the browser's console, and asks other hosts, is kept. */
@@ -78,15 +78,74 @@ test("invented clients join until a set turns true, and the page says why", asyn
   await gate.tell("step");
   await fill("Invented clients", "60");
   await button("Join");
-  await said("63 invented clients joined");
+  await said("3 of 63 invented clients count");
   await gate.tell("step");
   await said("True since the update of step");
+  await said("63 of 63 invented clients count");
+  assert.equal(await page.$eval("#moving", (e) => e.hidden), true, "the clock of a service for real use stands where it is");
   await said("the noise decides from");
   await said("Clients (line), k = 20");
   await labelled("As a table").click();
   await said("true");
   assert.equal(await page.title(), "kanon console");
+});
+
+test("the clock of a rehearsal moves, and the picture shows count, band and status of every update", async () => {
+  const before = page;
+  page = await opened(rehearsal);
+  await tab("Try");
+  const moved = () => page.waitForFunction(() => !document.querySelector("#moving button").disabled, { timeout: 60_000 });
+  const move = async (steps) => {
+    await fill("Steps", String(steps));
+    await button("Move the clock");
+    await moved();
+  };
+  let sent = 0;
+  const join = async (clients) => {
+    await fill("Invented clients", String(clients));
+    await button("Join");
+    sent += clients;
+    await said(`of ${sent} invented clients count`);
+  };
+  for (const clients of [4, 5, 6, 8, 20, 40]) {
+    await move(1);
+    await join(clients);
+  }
+  await move(2);
+  await said("83 of 83 invented clients count");
+  await said("True since the update of step");
   await sound("try");
+
+  await labelled("Steps").fill("50"); // with the keyboard alone
+  await page.keyboard.press("Enter");
+  await moved();
+  await said(": 0 of 83 invented clients count");
+  const table = await page.$$eval("#try-picture tbody tr", (all) => all.map((row) => [...row.cells].map((cell) => cell.textContent)));
+  const steps = table.map(([, step]) => Number(step));
+  assert.deepEqual(steps, steps.map((_, n) => steps[0] + n), "no step is left out");
+  assert.equal(steps.length, 58);
+  assert.deepEqual(table.slice(0, 8).map(([, , count]) => Number(count)), [0, 4, 9, 15, 23, 43, 83, 83]);
+  const statuses = table.map(([, , , value]) => value).join(" ");
+  assert.match(statuses, /^(false )+(true )+(false ?)+$/);
+  page = before;
+});
+
+test("the clock moves by whole calls of this page only, and never back", async () => {
+  const { address } = await rehearsal.tell("console");
+  const [url, token] = address.split("/#");
+  const now = async () => (await (await fetch(`${url}/console/clock`)).json()).now;
+  const move = (to, headers) => fetch(`${url}/console/run/clock`, { method: "POST", body: JSON.stringify({ to }), headers });
+  const own = { "content-type": "application/json", "x-console-token": token };
+  const before = await now();
+  assert.equal((await move(before + 60, { ...own, "x-console-token": "guess" })).status, 403);
+  assert.equal((await move(before + 60, { ...own, origin: "https://example.org" })).status, 403);
+  assert.equal((await move(before + 60, { ...own, "content-type": "text/plain" })).status, 415);
+  const back = await move(before - 1, own);
+  assert.equal(back.status, 400);
+  assert.match((await back.json()).problem, /forwards only/);
+  assert.equal(await now(), before);
+  assert.equal((await move(before + 60, own)).status, 200);
+  assert.equal(await now(), before + 60);
 });
 
 test("a type is planned with its picture, its price and its bill", async () => {
@@ -166,7 +225,7 @@ test("a listed type is joined until its value is in the list, which needs a key"
   await page.$eval("#try-value", (e, value) => (e.value = value), HOSTILE);
   await fill("Invented clients", "60");
   await button("Join");
-  await said("60 invented clients joined");
+  await said("of 60 invented clients count");
   await listed.tell("step");
   await said("True since the update of step");
   await tab("Lists");
