@@ -1,5 +1,5 @@
 import { Connection, MOST_IN_FLIGHT, pause, unexpected, type Auth, type Call, type Through } from "./connection.js";
-import { ApiError, DroppedError, NoAnswerError, RefusedError, UnknownTypeError, nearest, onlyOptions } from "./errors.js";
+import { ApiError, DroppedError, NoAnswerError, RefusedError, UnknownTypeError, nearest, onlyOptions, telling } from "./errors.js";
 import { MOST_BITS, Ranges } from "./ranges.js";
 import { SetId, decoded, textOf, valueId, type Value } from "./values.js";
 import { REPEATED, ages, kept, retryAfter, wait } from "./waiting.js";
@@ -295,9 +295,9 @@ export class Client {
   /** Count and tell a failure; it is no unhandled rejection if nobody awaits the join. */
   #told(done: Promise<void>, join: Join): Promise<void> {
     const told = done.catch((error: unknown) => {
-      if (this.#options.onDrop) this.#options.onDrop(error, join);
-      else if (!this.#dropped) console.warn("kanon: a join was lost:", error);
-      this.#dropped++;
+      const first = !this.#dropped++;
+      if (this.#options.onDrop) telling(() => this.#options.onDrop?.(error, join));
+      else if (first) console.warn("kanon: a join was lost:", error);
       throw error;
     });
     told.catch(() => {});

@@ -54,6 +54,15 @@ export function onlyOptions(options: object, known: string[]): void {
   if (unknown !== undefined) throw new TypeError(`there is no option ${unknown}${nearest(unknown, known)}`);
 }
 
+/** Call a function of the caller that is told what was lost. What it throws must not hide that. */
+export function telling(tell: () => void): void {
+  try {
+    tell();
+  } catch (thrown) {
+    console.warn("kanon: onDrop threw:", thrown);
+  }
+}
+
 function distance(a: string, b: string): number {
   let row = Array.from({ length: b.length + 1 }, (_, n) => n);
   for (let i = 1; i <= a.length; i++) {

@@ -1,5 +1,5 @@
 import { Connection, unexpected, type Call } from "./connection.js";
-import { ApiError, onlyOptions } from "./errors.js";
+import { ApiError, onlyOptions, telling } from "./errors.js";
 import { encrypted, type PublicKey } from "./sealing.js";
 import { bucketOf } from "./values.js";
 import { ages } from "./waiting.js";
@@ -31,6 +31,7 @@ export class Reports {
   readonly #connection: Connection;
   readonly #options: ReportOptions;
   #spent: Spent | undefined;
+  #dropped = 0;
   #keys: { keys: PublicKey[]; until: number } | undefined;
 
   constructor(url: string, options: ReportOptions) {
@@ -41,6 +42,11 @@ export class Reports {
     this.#options = options;
   }
 
+  /** How many reports were not accepted. */
+  get dropped(): number {
+    return this.#dropped;
+  }
+
   /**
    * Add an amount, 0 to 65,536, to the key of a value. Resolves once the report is accepted, with whether the amount
    * fitted into the budget of its window. A report is encrypted once; each attempt sends the same bytes, for a day.
@@ -48,7 +54,10 @@ export class Reports {
   contribute(value: string | Uint8Array, amount: number): Promise<boolean> {
     const done = this.#contribute(value, amount);
     const tell = this.#options.onDrop ?? ((error: unknown) => console.warn("kanon: a report was lost:", error));
-    done.catch(tell);
+    done.catch((error: unknown) => {
+      this.#dropped++;
+      telling(() => tell(error));
+    });
     return done;
   }
 

@@ -86,6 +86,50 @@ test("a join that nobody awaits never becomes an unhandled rejection", async () 
   assert.ok((await dropped) instanceof RefusedError); // node ends the test process at an unhandled one
 });
 
+test("an onDrop that throws hides neither the loss nor its reason", async () => {
+  answer = () => ({ status: 400, body: error(400) });
+  const warned = mock.method(console, "warn", () => {});
+  const client = new Client(server.url, { client: "me", onDrop: () => { throw new TypeError("mine"); } });
+  await assert.rejects(client.join("terms", "a"), RefusedError);
+  assert.equal(client.dropped, 1);
+  assert.equal(warned.mock.calls[0].arguments[1].message, "mine");
+});
+
+test("each join of a batch that was not accepted is counted and told", async () => {
+  const refused = error(400, "client: too long");
+  answer = () => ({ body: { results: [{}, refused, {}, refused] } });
+  const told = [];
+  const client = new Client(server.url, { auth: "Bearer key", onDrop: (thrown, join) => told.push(`${join.client}: ${thrown.status}`) });
+  const joins = ["a", "b", "c", "d"].map((name) => ({ type: "terms", value: "a", client: name }));
+  await assert.rejects(client.joinMany(joins), RefusedError);
+  assert.equal(client.dropped, 2);
+  assert.deepEqual(told, ["b: 400", "d: 400"]);
+});
+
+for (const status of [301, 302, 303, 307, 308]) {
+  test(`a redirect with ${status} is not followed: no other host gets a key, a client or a value`, async (context) => {
+    const other = await scripted(() => types(1));
+    context.after(other.stop);
+    const moved = ({ path }) => ({ status, headers: { location: other.url + path }, body: "" });
+    const client = new Client(server.url, { client: "me", auth: "Bearer key", timeout: 20, onDrop: () => {} });
+    answer = moved;
+    await assert.rejects(client.isShared("terms", ["a"]), NoAnswerError);
+    await assert.rejects(client.released("terms"), NoAnswerError);
+    const early = await scripted(moved);
+    context.after(early.stop);
+    await assert.rejects(new Client(early.url, { auth: "Bearer key", timeout: 20 }).types(), NoAnswerError);
+    const short = await scripted((request) => (request.path === "/v1/types" ? types(0.02) : moved(request)));
+    context.after(short.stop);
+    for (const auth of [{}, { auth: "Bearer key" }]) {
+      const joining = new Client(short.url, { client: "me", onDrop: () => {}, ...auth });
+      await assert.rejects(joining.join("terms", "a"), DroppedError);
+      await assert.rejects(joining.joinMany([{ type: "terms", value: "b" }]), (thrown) => thrown instanceof DroppedError || thrown instanceof NoAnswerError);
+    }
+    assert.ok(short.requests.length > 4);
+    assert.deepEqual(other.requests, []);
+  });
+}
+
 test("without onDrop the first lost join is in the console", async () => {
   answer = () => ({ status: 400, body: error(400) });
   const warned = mock.method(console, "warn", () => {});

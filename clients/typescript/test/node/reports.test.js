@@ -111,6 +111,42 @@ test("public keys are used for as long as they may be kept", async () => {
   await server.stop();
 });
 
+test("a report that is not accepted is counted and told, also if that throws", async () => {
+  const answers = [{ status: 400, body: { error: { code: 400, message: "no", status: "X", details: [] } } }, {}];
+  const server = await collector(() => answers.shift());
+  const warned = mock.method(console, "warn", () => {});
+  const told = [];
+  const onDrop = (error) => {
+    told.push(error.status);
+    throw new TypeError("mine");
+  };
+  const reports = new Reports(server.url, { origin: ORIGIN, onDrop });
+  await assert.rejects(reports.contribute("a", 1), /no/);
+  assert.equal(await reports.contribute("a", 1), true);
+  assert.deepEqual(told, [400]);
+  assert.equal(reports.dropped, 1);
+  assert.equal(warned.mock.calls[0].arguments[1].message, "mine");
+  mock.restoreAll();
+  await server.stop();
+});
+
+test("a report does not follow a redirect to another host", async (context) => {
+  const other = await scripted(() => KEYS);
+  const server = await collector(() => ({ status: 307, headers: { location: `${other.url}/v1/reports` }, body: "" }));
+  mock.method(Math, "random", () => 0);
+  context.mock.timers.enable({ apis: ["Date"], now: Date.now() });
+  const reports = new Reports(server.url, { origin: ORIGIN, onDrop: () => {} });
+  const done = reports.contribute("a", 1);
+  const lost = assert.rejects(done, /no answer/);
+  for (let waited = 0; waited < 5_000 && !server.bodies().length; waited += 5) await new Promise((resolve) => setTimeout(resolve, 5));
+  context.mock.timers.setTime(Date.now() + 2 * 86_400_000); // the day is over
+  await lost;
+  assert.ok(server.bodies().length >= 1);
+  assert.deepEqual(other.requests, []);
+  mock.restoreAll();
+  await Promise.all([server.stop(), other.stop()]);
+});
+
 test("wrong arguments say what to change, and take no budget", async () => {
   const server = await collector();
   const told = [];
