@@ -1,8 +1,12 @@
 """Writes the documentation as a site: ``python -m infra.site MERMAID`` (`make site`).
 
 MERMAID is the script that draws diagrams. The README is the front page. The site asks no other host for anything.
+
+Each version has a directory of its own, and its pages have a selector of all versions that stand beside it. To publish,
+put the directories of earlier versions into build/site before: only that of this version is written again.
 """
 
+import json
 import os
 import re
 import shutil
@@ -14,6 +18,10 @@ from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).parents[1]
 PAGES, SITE = ROOT / "build" / "site-pages", ROOT / "build" / "site"
+THIS = re.findall('^__version__ = "(.+)"$', (ROOT / "shared/kanon/__init__.py").read_text(), re.MULTILINE)[0]
+VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
+SELECTOR = '"provider":"mike"'
+"""What tells the theme's script to read versions.json. Its form is that of mike, a tool for such sites."""
 LINK = re.compile(r"(\]\()(?!https:|#)([^)#]+)")
 
 
@@ -54,14 +62,30 @@ def copy_pages() -> None:
             shutil.copyfile(source, target)
 
 
-def add_diagrams(mermaid: Path) -> None:
+def add_diagrams(mermaid: Path, site: Path) -> None:
     """Give the pages with diagrams the script that draws them; the theme would load it from another host."""
-    shutil.copyfile(mermaid, SITE / "assets" / "mermaid.min.js")
-    for path in SITE.rglob("*.html"):
+    shutil.copyfile(mermaid, site / "assets" / "mermaid.min.js")
+    for path in site.rglob("*.html"):
         text = path.read_text()
         if 'class="mermaid"' in text:
-            script = os.path.relpath(SITE / "assets" / "mermaid.min.js", path.parent)
+            script = os.path.relpath(site / "assets" / "mermaid.min.js", path.parent)
             path.write_text(text.replace("</head>", f'<script src="{script}"></script></head>', 1))
+
+
+def list_versions(site: Path) -> list[str]:
+    """Write what the selector reads, and a front page that leads to the newest version; the versions, newest first."""
+    found = [VERSION.fullmatch(path.name) for path in site.iterdir() if path.is_dir()]
+    names = [
+        one[0] for one in sorted(filter(None, found), key=lambda one: [int(n) for n in one.groups()], reverse=True)
+    ]
+    entries = [{"version": name, "title": name, "aliases": ["latest"] * (name == names[0])} for name in names]
+    (site / "versions.json").write_text(json.dumps(entries))
+    newest = f"{names[0]}/index.html"
+    (site / "index.html").write_text(
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>kanon</title>'
+        f'<meta http-equiv="refresh" content="0; url={newest}"><a href="{newest}">kanon {names[0]}</a></html>\n'
+    )
+    return names
 
 
 class Page(HTMLParser):
@@ -105,15 +129,24 @@ def mistakes(site: Path) -> list[str]:
     return found
 
 
+def without_selector(site: Path) -> list[str]:
+    """The pages of a version that have no selector of versions."""
+    pages = (path for path in sorted(site.rglob("*.html")) if SELECTOR not in path.read_text().replace(" ", ""))
+    return [f"{path.relative_to(site)} has no selector of versions" for path in pages]
+
+
 def main() -> None:
     """Write the site; fail on a warning, a broken link, or a file of another host."""
     copy_pages()
-    shutil.rmtree(SITE, ignore_errors=True)
+    written = SITE / THIS
+    shutil.rmtree(written, ignore_errors=True)
     builder = Path(sys.executable).with_name("zensical")
-    settings = shutil.copyfile(ROOT / "infra" / "site.toml", ROOT / "build" / "site.toml")  # it writes beside them only
+    settings = ROOT / "build" / "site.toml"  # it writes beside its settings only
+    settings.write_text((ROOT / "infra" / "site.toml").read_text().replace("VERSION", THIS))
     subprocess.run([builder, "build", "--clean", "--strict", "--config-file", settings], check=True)
-    add_diagrams(Path(sys.argv[1]))
-    if found := mistakes(SITE):
+    add_diagrams(Path(sys.argv[1]), written)
+    list_versions(SITE)
+    if found := mistakes(SITE) + without_selector(written):
         sys.exit("\n".join(found))
 
 

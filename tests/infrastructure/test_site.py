@@ -1,5 +1,6 @@
 """The site of the documentation: its front page answers what people ask first, and its builder finds mistakes."""
 
+import json
 import re
 from fractions import Fraction
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from infra import site
+from kanon import __version__
 from kanon.noise.bound import posterior
 from tests.infrastructure.template import ROOT
 
@@ -54,6 +56,33 @@ def test_broken_links_and_files_of_other_hosts_are_found(tmp_path: Path) -> None
         "a.html links to d.png",
         "b.html loads //c.example/style.css",
     ]
+
+
+def test_the_front_page_leads_to_the_newest_of_all_versions(tmp_path: Path) -> None:
+    for name in ("0.9.0", "0.10.0", "assets", "0.2.11"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "index.html").write_text("")
+    assert site.list_versions(tmp_path) == ["0.10.0", "0.9.0", "0.2.11"]
+    listed = json.loads((tmp_path / "versions.json").read_text())
+    assert [(one["version"], one["aliases"]) for one in listed] == [
+        ("0.10.0", ["latest"]),
+        ("0.9.0", []),
+        ("0.2.11", []),
+    ]
+    assert site.Page((tmp_path / "index.html").read_text()).links == ["0.10.0/index.html"]
+    assert site.mistakes(tmp_path) == []
+
+
+def test_this_version_is_one_that_the_selector_shows() -> None:
+    assert __version__ == site.THIS
+    assert site.VERSION.fullmatch(site.THIS)
+    assert 'site_dir = "site/VERSION"' in (ROOT / "infra" / "site.toml").read_text()
+
+
+def test_a_page_without_the_selector_of_versions_is_found(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text('<script>{"version": {"provider": "mike"}}</script>')
+    (tmp_path / "b.html").write_text("<script>{}</script>")
+    assert site.without_selector(tmp_path) == ["b.html has no selector of versions"]
 
 
 def test_the_table_of_priors_is_computed() -> None:
