@@ -49,6 +49,47 @@ SCHEMES: dict[str, Any] = {
     "token": {"type": "http", "scheme": "bearer", "description": "A token of the issuer, or a key of one machine"},
 }
 """How callers prove who they are. `JoinAuth` and `BatchAuth` choose among them."""
+IN_WORDS = "x-refused-if"
+"""By the field that the error names, or by one around it: rules that no schema can express, because they count bytes or
+entries in all, read a text, or depend on another field or on the deployment. Any other request that fits its schema is
+accepted."""
+ONE_BY_ONE = "x-refused-one-by-one"
+"""The list of a request whose invalid entries are refused alone: each gets its own error in a 200."""
+_JOIN = {
+    "client": "it has more than 256 bytes of UTF-8",
+    "value": "the type is not listed, it is not the value of the set, or it has more than 512 bytes of UTF-8",
+}
+_BUCKET = "it is neither a bucket of the stack nor one of ReportBuckets"
+_PREFIX = "it has more than 900 bytes of UTF-8, or a control character"
+_PUBLICATION = {
+    "output_data_bucket_name": _BUCKET,
+    "output_data_blob_prefix": _PREFIX,
+}
+_JOB = {
+    **_PUBLICATION,
+    "input_data_bucket_name": _BUCKET,
+    "input_data_blob_prefix": _PREFIX,
+    "input_data_blob_prefixes": f"input_data_blob_prefix is there, too, or of one: {_PREFIX}",
+    "job_parameters": "a text is not what its description says, or it does not fit the others or the caps of the stack",
+    "output_domain": "its type does not fit its mode",
+    "privacy_params": "a text is not what its description says, or it does not fit the others or the caps of the stack",
+}
+_REPORT = {"shared_info": "its JSON is not what docs/reference/wire.md says"}
+REFUSED_IF: dict[str, dict[str, str]] = {
+    "join": _JOIN,
+    "batchJoin": _JOIN,
+    "query": {"setsForType": "it has more hashes in all than AnonymousHashes allows"},
+    "validateHashes": {"sets": "it has more hashes in all than AnonymousHashes allows"},
+    "batchQuery": {"setsForType": "it has more than 1,000 hashes in all"},
+    "createJob": _JOB,
+    "preflight": _JOB,
+    "publish": _PUBLICATION,
+    "getBudget": dict.fromkeys(
+        ("api", "version", "reporting_origin", "attribution_destination", "source_registration_time", "filtering_id"),
+        "no report has such a field",
+    )
+    | {"day": "it is no day"},
+}
 OF_POWERTOOLS = {"HTTPValidationError", "ResponseValidationError", "ValidationError"}
 # A handler's module reads its environment when it is imported. The description contains no value of it.
 ENVIRONMENT = {
@@ -112,6 +153,11 @@ def description(document: Document = WHOLE) -> dict[str, Any]:
 def _complete(operation: dict[str, Any], tag: str) -> None:
     """Say what Powertools cannot: the part of the service, and which parameters may not be left out."""
     operation["tags"] = [tag]
+    name = operation["operationId"]
+    if words := _REPORT if name.startswith(("report-", "debug-report-")) else REFUSED_IF.get(name):
+        operation[IN_WORDS] = words
+    if name == "batchJoin":
+        operation[ONE_BY_ONE] = "joins"
     operation["responses"].pop("422", None)  # Powertools' own answer; here invalid requests get 400
     for parameter in operation.get("parameters", []):
         if parameter["schema"].get("minLength"):  # an empty text counts as left out, and gets an answer of its own

@@ -242,7 +242,7 @@ def _named(event: Mapping[str, Any]) -> Iterator[bytes | str]:
 def _reported(event: Mapping[str, Any]) -> Iterator[str]:
     """What a request of reports names: origins, reports, jobs, buckets by their ends, objects, encrypted payloads."""
     named: dict[str, Any] = dict(event.get("queryStringParameters", {}))
-    with suppress(RequestError, ValueError, TypeError):  # then it is not a valid body
+    with suppress(RequestError, ValueError, TypeError, AttributeError):  # then it is not a valid body
         text = event.get("body") or "{}"
         body = _read(binascii.a2b_base64(text).decode() if event.get("isBase64Encoded") else text)
         named |= body

@@ -23,6 +23,7 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
+from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from kanon.errors import reason
@@ -180,10 +181,11 @@ AS_TEXT = WithJsonSchema({"type": "string"})
 
 Text = Annotated[StrictStr, Field(min_length=1)]
 Prefix = Annotated[Text, AfterValidator(_prefix)]
+JOB_ID: JsonDict = {"pattern": f"^{_ID.pattern}$"}
 JobId = Annotated[
     Text,
     AfterValidator(_id),
-    Field(description="1 to 128 printable ASCII characters, no bar", json_schema_extra={"pattern": f"^{_ID.pattern}$"}),
+    Field(description="1 to 128 printable ASCII characters, no bar", json_schema_extra=JOB_ID),
 ]
 OptionalText = Annotated[StrictStr | None, BeforeValidator(_unless_empty), AS_TEXT]
 OptionalPrefix = Annotated[Prefix | None, BeforeValidator(_unless_empty), AS_TEXT]

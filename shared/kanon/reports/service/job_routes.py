@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
 from aws_lambda_powertools.event_handler.openapi.params import Query
 from pydantic import BaseModel
+from pydantic.config import JsonDict
 
 from kanon import clock
 from kanon.http.bodies import RequestError
@@ -23,7 +24,7 @@ from kanon.reports.service.answers import (
     bad_input,
     job_answer,
 )
-from kanon.reports.service.bodies import JobInBody, PublicationInBody, RequestRefusedError
+from kanon.reports.service.bodies import JOB_ID, JobInBody, PublicationInBody, RequestRefusedError
 from kanon.reports.service.budget_view import BudgetAnswer, budget_answer, check_names, preflight_answer, read_unit
 from kanon.reports.service.released import Lists
 from kanon.reports.service.requests import (
@@ -41,7 +42,7 @@ from kanon.reports.storage.budgets import BudgetsLeft
 from kanon.reports.storage.objects import ObjectStore
 from kanon.reports.storage.report_jobs import AllJobs, JobRow
 
-NOT_EMPTY = {"minLength": 1}
+NOT_EMPTY: JsonDict = {"minLength": 1}
 """In OpenAPI such a parameter is required. Here the handler says that it is missing, in the form of its errors."""
 
 
@@ -129,7 +130,10 @@ class JobRoutes:
         return Response(202, "application/json", "{}")
 
     def get_job(
-        self, job_request_id: Annotated[str, Query(description="The id of the job", json_schema_extra=NOT_EMPTY)] = ""
+        self,
+        job_request_id: Annotated[
+            str, Query(description="The id of the job", json_schema_extra=NOT_EMPTY | JOB_ID)
+        ] = "",
     ) -> Response[str]:
         """The state of a job, its result, and its guarantee."""
         row = self._found(read_job_id(job_request_id))
