@@ -36,8 +36,8 @@ function table(caption, columns, rows) {
 const facts = (pairs) => el("dl", {}, ...pairs.map(([term, text]) => el("div", {}, el("dt", {}, term), el("dd", {}, text))));
 
 /** Lines over whole numbers, as a picture with its table behind it. */
-function chart({ title, lines, x, most, band, k, status }) {
-  const [width, height, left, bottom] = [720, 260, 56, status ? 58 : 34];
+function chart({ title, lines, x, most, band, k, status, height = 260 }) {
+  const [width, left, bottom] = [720, 56, status ? 58 : 34];
   const [first, last] = x;
   const at = (value) => left + ((value - first) / Math.max(1, last - first)) * (width - left - 12);
   const up = (value) => height - bottom - (value / most) * (height - bottom - 16);
@@ -49,9 +49,10 @@ function chart({ title, lines, x, most, band, k, status }) {
     : svg("line", { class: "k", x1: at(k), x2: at(k), y1: 16, y2: height - bottom }));
   parts.push(svg("path", { class: "axis", d: `M${left} 16V${height - bottom}H${width - 12}` }));
   for (const part of [0, 0.5, 1]) parts.push(svg("text", { x: left - 6, y: up(part * most) + 4, "text-anchor": "end" }, String(+(part * most).toFixed(1))));
-  for (const part of [0, 0.5, 1]) {
+  for (const [part, anchor] of [[0, "start"], [0.5, "middle"], [1, "end"]]) {
     const value = Math.round(first + part * (last - first));
-    parts.push(svg("text", { x: at(value), y: height - bottom + 18, "text-anchor": "middle" }, String(value)));
+    if (part === 0.5 && (value === first || value === last)) continue;
+    parts.push(svg("text", { x: at(value), y: height - bottom + 18, "text-anchor": anchor }, String(value)));
   }
   for (const { kind, points } of lines) parts.push(svg("polyline", { class: kind, points: points.map(([a, b]) => `${at(a)},${up(b)}`).join(" ") }));
   for (const { from, to, value } of status ?? []) {
@@ -297,7 +298,21 @@ async function showList(type) {
   const next = `Next update at ${clock(Date.parse(list.nextUpdate) / 1000)}.`;
   say("list-said", list.step === null ? `No list has been published yet. ${next}` : `The list of step ${list.step}: ${count}. ${next}`);
   $("list").hidden = list.step === null;
+  drawList();
   showFound();
+}
+
+/** How the list grew: for each step how many of its values were true without a break since then. */
+function drawList() {
+  const steps = list.values.map(({ since }) => since).sort((one, other) => one - other);
+  $("list-picture").hidden = !steps.length;
+  if (!steps.length) return;
+  const points = steps.flatMap((step, n) => [[step, n], [step, n + 1]]);
+  const picture = chart({
+    title: "values of the list by the step since which they are true", x: [steps[0] - 1, list.step + 1], most: steps.length, height: 140,
+    lines: [{ kind: "curve", points: [[steps[0] - 1, 0], ...points, [list.step + 1, steps.length]] }],
+  });
+  $("list-picture").replaceChildren(picture, el("figcaption", {}, "How many values of this list have been true since each step."));
 }
 
 function showFound() {

@@ -248,6 +248,9 @@ test("values are listed with their step and time, the newest first, and found", 
     return new Date(Date.parse(nextUpdate) - 60_000).toLocaleString(); // a step takes a minute
   }, "/v1/types/searches/sets/aGVsbG8");
   assert.equal(first[2], visible);
+  await said("How many values of this list have been true since each step.");
+  const points = await page.$eval("#list-picture polyline", (e) => e.getAttribute("points").split(" ").length);
+  assert.equal(points, 2 * (SEARCHES.length + 1) + 2);
   await sound("lists");
   await fill("Search", "\\U{202E}");
   await said("1 found");
