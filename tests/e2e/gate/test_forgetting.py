@@ -217,13 +217,22 @@ def test_a_client_is_not_forgotten_while_a_slot_is_evaluated(used: Snapshot[Orac
     assert FORGETTING not in control.recorded("evaluate")
 
 
-@pytest.mark.parametrize("stopped", ["states", "joins"])
-def test_nothing_is_evaluated_until_a_client_is_forgotten_everywhere(
-    used: Snapshot[Oracle], listed: Path, monkeypatch: pytest.MonkeyPatch, stopped: str
-) -> None:
+@pytest.fixture(scope="module")
+def after_a_pause(used: Snapshot[Oracle]) -> list[dict[tuple[str, bytes], bool]]:
+    """The answers after three hours in which nothing was evaluated, and nobody was forgotten."""
     oracle = used.restore()
     oracle.stack.advance(3 * 3600)
-    expected = after_three_hours(oracle)
+    return after_three_hours(oracle)
+
+
+@pytest.mark.parametrize("stopped", ["states", "joins"])
+def test_nothing_is_evaluated_until_a_client_is_forgotten_everywhere(
+    used: Snapshot[Oracle],
+    listed: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    after_a_pause: list[dict[tuple[str, bytes], bool]],
+    stopped: str,
+) -> None:
     oracle = used.restore()
     stack, name = oracle.stack, {"states": "_put_states", "joins": "_by_slot"}[stopped]
     real = getattr(forgetting, name)
@@ -248,7 +257,7 @@ def test_nothing_is_evaluated_until_a_client_is_forgotten_everywhere(
     assert forget(oracle, listed)[0] == 0
     assert occurrences(stack) == 0
     assert "forgetting" not in findings(stack)
-    assert after_three_hours(oracle) == expected
+    assert after_three_hours(oracle) == after_a_pause
 
 
 def after_three_hours(oracle: Oracle) -> list[dict[tuple[str, bytes], bool]]:

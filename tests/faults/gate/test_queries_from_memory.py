@@ -4,6 +4,7 @@ A month is simulated on real tables and objects: bursts and silence, suppression
 are late at every one of their calls, outages, sweeps, expiries, and readers that restart. Planted mistakes are found.
 """
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -34,7 +35,8 @@ from tests.unit.examples import CROSSING
 PEPPER = Secret.derived("set-pepper", "a")
 SETS = tuple((name, bytes([n])) for n in range(6) for name in TYPES)
 KEYS = {place: set_key(PEPPER, *place) for place in SETS}
-MONTH = 30 * 24
+STEPS = (30 if os.environ.get("FAULTS") else 14) * 24
+"""A month has one more change of slots, to four. The planted mistakes are looked for in three weeks."""
 MAX_STALE = CROSSING.window
 DELAY = SCHEDULE.publish_delay
 
@@ -215,13 +217,13 @@ def _several_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "MOST_STATUSES", 2)
 
 
-def test_for_a_month_every_answer_from_memory_is_that_of_the_table(moto: Running) -> None:
-    month = simulate(moto, MONTH)
+def test_for_weeks_every_answer_from_memory_is_that_of_the_table(moto: Running) -> None:
+    month = simulate(moto, STEPS)
     used = month.from_memory + sum(reader.answered for reader in month.readers)
-    assert month.compared == 6 * MONTH
-    assert month.true > 6 * MONTH
+    assert month.compared == 6 * STEPS
+    assert month.true > 6 * STEPS
     assert used > 2 * month.compared
-    assert month.died > 20
+    assert month.died > STEPS // 36
 
 
 # Planted mistakes

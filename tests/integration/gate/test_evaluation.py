@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kanon.errors import ConfigurationError, LeaseLostError, TooFarBehindError, UndecodableMembersError
+from kanon.errors import ConfigurationError, TooFarBehindError, UndecodableMembersError
 from kanon.gate import deciding, evaluation
 from kanon.gate.deciding import NoiseKeys
 from kanon.gate.evaluation import SECONDS_TO_STOP, Evaluation, Outcome, Recorded
@@ -24,7 +24,7 @@ from kanon.gate.publishing import Horizon
 from kanon.gate.schedule import Schedule
 from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.aws.control import Place
-from kanon.gate.storage.aws.parts import run_of, step_of
+from kanon.gate.storage.aws.parts import step_of
 from kanon.gate.storage.aws.step_log import Row
 from kanon.gate.sweeping import Sweeping
 from kanon.gate.types import Type
@@ -276,77 +276,6 @@ def disturbed(tables: Tables, call: Callable[[], None], event: str = "before-cal
     for client in (other.client, other.s3):
         client.meta.events.register(event, lambda **_: call())
     return other
-
-
-@pytest.mark.usefixtures("small")
-def test_two_workers_on_the_same_steps_give_the_same_answers(new_scenario: Callable[..., Scenario]) -> None:
-    """The second worker does everything just before the n-th call of the first one, for every n; then all is swept."""
-    undisturbed = new_scenario()
-    busy(undisturbed)
-    undisturbed.run(closing(START + 1))
-    lost, later = 0, closing(START + 1) + SCHEDULE.lease + 1
-    for n in count(1):
-        scenario = new_scenario()
-        busy(scenario)
-        calls = count()
-
-        def second(n: int = n, calls: Iterator[int] = calls, scenario: Scenario = scenario) -> None:
-            if next(calls) == n:  # the lease itself is the first call
-                scenario.worker().run(0, "second", lambda: later, forever)
-                scenario.tables.control.lease(Place(0, 0), "third", later, later)
-                scenario.sweep(later)
-
-        first = scenario.worker(disturbed(scenario.tables, second))
-        try:
-            first.run(0, "first", lambda: closing(START + 1), forever)
-        except LeaseLostError:
-            lost += 1
-        assert scenario.mark() == START + 1
-        assert scenario.everything() == undisturbed.everything()
-        if next(calls) <= n:
-            break
-    assert lost > 10
-    for step in (START, START + 1):
-        assert undisturbed.shown(step) == undisturbed.expected(step)
-
-
-class DiedError(BaseException):
-    """The worker has died."""
-
-
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("after", [False, True])
-def test_a_worker_that_dies_at_any_call_leaves_nothing_wrong(
-    new_scenario: Callable[..., Scenario], *, after: bool
-) -> None:
-    undisturbed = new_scenario()
-    busy(undisturbed)
-    undisturbed.run(closing(START + 1))
-    later = closing(START + 1) + SCHEDULE.lease + 1
-    for n in count(1):
-        scenario = new_scenario()
-        busy(scenario)
-        calls = count()
-
-        def die(n: int = n, calls: Iterator[int] = calls) -> None:
-            if next(calls) >= n:
-                raise DiedError
-
-        first = scenario.worker(disturbed(scenario.tables, die, "after-call" if after else "before-call"))
-        try:
-            first.run(0, "first", lambda: closing(START + 1), forever)
-        except DiedError:
-            scenario.run(later)
-        else:
-            break
-        scenario.sweep(later)
-        assert scenario.mark() == START + 1
-        assert scenario.everything() == undisturbed.everything()
-        row, parts = scenario.tables.control.row(Place(0, 0)), scenario.tables.parts(Place(0, 0))
-        named = {*row.kept, *(piece.name for name in row.kept for piece in parts.list_of(name).pieces)}
-        named |= set() if row.horizon is None else row.horizon.named
-        assert named <= {*scenario.tables.objects()}
-        assert {name for name in scenario.tables.objects() if run_of(name) < row.run} <= named
 
 
 # Leases
