@@ -24,6 +24,7 @@ from kanon.gate.names import set_key
 from kanon.gate.publishing import Horizon, tick_of
 from kanon.gate.querying import Querying, Visible
 from kanon.gate.slots import Layout, Layouts
+from kanon.gate.storage.aws import statuses
 from kanon.gate.storage.aws.statuses import Statuses
 from kanon.gate.storage.aws.true_objects import read_true
 from kanon.gate.true_sets import TrueSets
@@ -217,6 +218,11 @@ def _several_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "MOST_STATUSES", 2)
 
 
+@pytest.fixture(autouse=True)
+def _full_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statuses, "MOST_CROSSINGS", 1)
+
+
 def test_for_weeks_every_answer_from_memory_is_that_of_the_table(moto: Running) -> None:
     month = simulate(moto, STEPS)
     used = month.from_memory + sum(reader.answered for reader in month.readers)
@@ -269,7 +275,11 @@ def kept_by_a_reader(self: Memory, names: Any, now: float) -> None:
         self._held = {names[0]: before[0]}
 
 
-RIGHT_AFTER, RIGHT_LOAD = showing.after, Memory.load
+def without_the_one_before(self: Statuses, status: Any, full: Any = None) -> Any:
+    return RIGHT_RECORD(self, status, full and {**full, "crossings": {"L": []}})
+
+
+RIGHT_AFTER, RIGHT_LOAD, RIGHT_RECORD = showing.after, Memory.load, Statuses._record
 MISTAKES: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "an object of an older step": (Horizon, "shown_at", older),
     "an object before its tick": (Horizon, "shown_at", too_early),
@@ -277,6 +287,7 @@ MISTAKES: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "a set expires a step early": (evaluation, "after", expired_a_step_early),
     "crossings of a worker that died are left out": (Evaluation, "_shown", without_what_others_decided),
     "an object of a later layout": (Querying, "_visible", of_a_later_layout),
+    "a crossing leaves Statuses too early": (Statuses, "_record", without_the_one_before),
     "an object is kept under a new name": (Memory, "load", kept_by_a_reader),
 }
 

@@ -264,6 +264,32 @@ def test_the_crossing_of_a_set_that_was_forgotten_leaves_the_one_before_to_reade
     assert tables.statuses.crossings(SETS[:1]) == {SETS[0]: (17, 23)}
 
 
+def test_a_set_that_crosses_and_is_forgotten_for_years_keeps_a_small_item(tables: Tables) -> None:
+    fence = tables.control.fence(PLACE, _leased(tables), 1)
+    for number in range(1, 300):
+        assert tables.statuses.write(fence, [(name, (6 * number,), number) for name in SETS[: 1 + number % 3]])
+        kept = tuple(6 * n for n in range(1, number + 1))[-2:]
+        assert tables.statuses.crossings(SETS[:1]) == {SETS[0]: kept}
+    stored = {item["set_key"]["B"]: item for item in tables.items("Statuses")}
+    assert [int(stored[name]["ttl"]["N"]) for name in SETS[:3]] == [299, 299, 299]
+    assert all(len(stored[name]["crossings"]["L"]) <= statuses.MOST_CROSSINGS for name in SETS[:3])
+
+
+def test_an_item_with_more_crossings_than_it_may_have_is_cut_with_the_next_one(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(statuses, "MOST_CROSSINGS", 99)
+        for step in range(20):
+            cross(tables.statuses, SETS[0], (step,), 99)
+    cross(tables.statuses, SETS[0], (19,), 100)  # again
+    (item,) = tables.items("Statuses")
+    assert (len(item["crossings"]["L"]), item["ttl"]) == (20, {"N": "99"})
+    cross(tables.statuses, SETS[0], (20,), 100)
+    (item,) = tables.items("Statuses")
+    assert item["crossings"] == {"L": [{"N": "19"}, {"N": "20"}]}
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_a_suppression_survives_crossings_and_hides_them_from_the_next_read_on(tables: Tables, known: bool) -> None:
     reader = Statuses(tables.client, tables.names["Statuses"])

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kanon.gate.storage.protocols import Status  # it names columns of numpy, which `query` does not load
 
 UNLESS_NEWER = "attribute_not_exists(newest) OR newest < :newest"
+IF_AS_READ = "newest = :read"
 IF_LATER_TICK = "through >= :known AND through < :step AND visible_from < :from"
 IF_SAME_TICK = "through >= :known AND through < :step AND visible_from >= :from"
 OR_FIRST = "attribute_not_exists(through) OR"
@@ -36,6 +37,8 @@ SHOWN = ", ".join(("crossings", *_NUMBERS, *_NAMES, "stamp"))
 """The attributes that a query reads: the first from a set's item, the last from the stamp's, others from a slot's."""
 MOST_STATUSES = MOST_ITEMS - 1
 """The crossings of one transaction, beside its fence."""
+MOST_CROSSINGS = 8
+"""An item with so many crossings is cut to the last two by the next one: no reader and no command needs others."""
 MOST_SUPPRESSED = 10_000
 """The suppressed sets in one item of at most 400 KB."""
 _SUPPRESSED, _STAMP = b"su", b"st"
@@ -72,34 +75,43 @@ class Statuses(KeyedTable):
         Returns:
             Whether they are recorded. False: the fence was refused.
         """
-        pending = list(statuses)
+        pending = [(status, self._record(status)) for status in statuses]
         while True:
-            writes = [fence, *map(self._record, pending)]
-            refused = all_or_none(self._client, writes)
+            refused = all_or_none(self._client, [fence, *(write for _, write in pending)])
             if refused is None:
                 return True
             if refused[0] is not None:
                 return False
-            pending = [status for status, item in zip(pending, refused[1:], strict=True) if item is None]
+            found = zip(pending, refused[1:], strict=True)
+            pending = [
+                (status, write if item is None else self._record(status, item))
+                for (status, write), item in found
+                if item is None or not _has_newer(item, status)
+            ]
 
-    def _record(self, status: "Status") -> dict[str, Any]:
+    def _record(self, status: "Status", full: Item | None = None) -> dict[str, Any]:
         """The update that records the crossings of a set.
 
         A set that was forgotten has one crossing. The one before it stays in the item: until the tick readers need it.
+
+        Args:
+            status: the set and its crossings.
+            full: the item as it is, if it has no room for one more. Then only its last crossing stays.
         """
         set_key, crossings, expires = status
         check_set_key(set_key)
-        values: dict[str, Any] = {
-            ":crossings": {"L": [{"N": str(step)} for step in crossings]},
-            ":newest": {"N": str(crossings[-1])},
-            ":expires": {"N": str(expires)},
-        }
-        stored = ":crossings"
-        if len(crossings) == 1:
+        condition, stored = UNLESS_NEWER, ":crossings"
+        values: dict[str, Any] = {":newest": {"N": str(crossings[-1])}, ":expires": {"N": str(expires)}}
+        if full:
+            crossings = (*crossings_of(full), *crossings)[-2:]
+            condition, values[":read"] = IF_AS_READ, full["newest"]
+        elif len(crossings) == 1:
             stored = "list_append(if_not_exists(crossings, :none), :crossings)"
+            condition = f"({UNLESS_NEWER}) AND attribute_not_exists(crossings[{MOST_CROSSINGS - 1}])"
             values[":none"] = {"L": []}
+        values[":crossings"] = {"L": [{"N": str(step)} for step in crossings]}
         update = f"SET crossings = {stored}, newest = :newest, #ttl = :expires"
-        return self._part(set_key, update, UNLESS_NEWER, values, **TTL)
+        return self._part(set_key, update, condition, values, **TTL)
 
     def suppress(self, set_key: bytes) -> None:
         """Force a set to read false, even if it crosses.
@@ -249,6 +261,11 @@ class Statuses(KeyedTable):
         """Every set's crossings and every slot's horizon, strongly consistent: reads the whole table."""
         items = {item["set_key"]["B"]: item for item in self._scan()}
         return _crossings(items), _horizons(items)
+
+
+def _has_newer(item: Item, status: "Status") -> bool:
+    """Whether the item of a set has this crossing or a later one."""
+    return "newest" in item and int(item["newest"]["N"]) >= status[1][-1]
 
 
 def _crossings(items: Mapping[bytes, Item]) -> dict[bytes, tuple[int, ...]]:
