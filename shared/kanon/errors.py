@@ -25,6 +25,10 @@ class ThrottledError(KanonError):
     """A table left requests unprocessed after all retries. Do not assume that any of them succeeded."""
 
 
+class OutOfTimeError(KanonError):
+    """A worker must stop, and the next one continues."""
+
+
 class StaleError(KanonError):
     """No step has become visible for longer than the answers may be used."""
 

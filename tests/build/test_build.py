@@ -44,7 +44,7 @@ LAYER = {
     " parts paths publishing query_routes querying schedule settings showing slots sweeping true_sets types",
     "gate/mechanism": "above_threshold bounds columns members parameters searches steps tape vectorised",
     "gate/storage": "protocols",
-    "gate/storage/aws": "control parts statuses step_joins step_log true_objects",
+    "gate/storage/aws": "control gathering parts statuses step_joins step_log true_objects",
     "http": "answers bodies edge encoding function_url origin totals",
     "noise": "bound exact laws words",
 }

@@ -15,8 +15,10 @@ EVALUATE_SECONDS, TEMPORARY_MB = 120, 2048
 """The timeout of evaluate, and the size of its temporary files."""
 SECONDS_TO_STOP, RANGES_TO_STOP = 20.0, 1.5
 """A worker begins no further range with less time left than this, or than so many times its slowest range."""
-PAGES_AT_ONCE = 8
-"""Pages of the log that a worker reads in parallel."""
+PAGES_AT_ONCE, MOST_READ_UNITS = 8, 20_000
+"""Pages of the log that a worker reads in parallel; ``MaxReadUnits``, the units that a table serves a second."""
+READING_SECONDS, SECONDS_TO_HAND_OVER = 30.0, 45.0
+"""What took longer to read is put into the bucket, and with less time left than this a worker reads no further."""
 JOIN_BYTES, BUFFER_BYTES = 37, 256 << 20
 """A join in the memory of a worker, and the memory of all; the others are in temporary files."""
 MOST_PART_BYTES, MOST_JOINS_A_RANGE = 16 << 20, 1 << 20

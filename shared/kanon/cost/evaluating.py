@@ -2,7 +2,8 @@
 
 A worker reads all joins of the step, pages in parallel, and keeps them in memory and in temporary files. Then it
 decides range by range: it reads the part, merges, puts the new part and a list of the parts so far, and writes the
-crossings. A worker that runs out of time leaves the other ranges to the next one, which reads the joins again
+crossings. A worker that runs out of time leaves the other ranges to the next one, which reads the joins again. If
+reading takes longer, workers put what they have read into the bucket, and the next ones get it from there
 (docs/proofs/segments.md).
 """
 
@@ -21,11 +22,14 @@ from kanon.cost.deployed import (
     MANIFESTS_KEPT,
     MOST_JOINS_A_RANGE,
     MOST_PART_BYTES,
+    MOST_READ_UNITS,
     MOST_TRUE,
     OUTAGE_DAYS,
     PADDING,
     PAGES_AT_ONCE,
     RANGES_TO_STOP,
+    READING_SECONDS,
+    SECONDS_TO_HAND_OVER,
     SECONDS_TO_STOP,
     SWEEPS_A_DAY,
     TEMPORARY_MB,
@@ -57,21 +61,39 @@ class Work:
     """The time of a slot's step.
 
     Attributes:
-        reading: seconds in which a worker reads the joins.
+        reading: seconds in which workers read the joins before others decide; 0 if each can read them for itself.
+        again: seconds until a worker that decides has the joins.
         ranges: ranges that are decided.
         range: seconds for each of them.
-        workers: workers in a row that finish the step; None if no number of them does.
     """
 
     reading: float
+    again: float
     ranges: int
     range: float
-    workers: int | None
+
+    @property
+    def deciding(self) -> int | None:
+        """Workers in a row that decide all ranges; None if none of them decides any.
+
+        A worker begins a range as long as its reserve is left. Reading counts as its slowest range, up to a bound.
+        """
+        slowest = max(min(self.again, READING_SECONDS), self.range)
+        left = EVALUATE_SECONDS - self.again - max(SECONDS_TO_STOP, RANGES_TO_STOP * slowest)
+        return None if left < 0 else math.ceil(self.ranges / (math.floor(left / max(self.range, 1e-6)) + 1))
+
+    @property
+    def workers(self) -> int | None:
+        """Workers in a row that finish the step; None if no number of them does."""
+        readers = math.ceil(self.reading / (EVALUATE_SECONDS - SECONDS_TO_HAND_OVER))
+        return None if self.deciding is None else readers + self.deciding
 
     @property
     def seconds(self) -> float:
         """From the first worker's start to the commit; infinite if no number of workers gets there."""
-        return math.inf if self.workers is None else self.workers * self.reading + self.ranges * self.range
+        return (
+            math.inf if self.deciding is None else self.reading + self.deciding * self.again + self.ranges * self.range
+        )
 
 
 @dataclass(frozen=True)
@@ -122,13 +144,13 @@ class SlotStep:
 
     @cached_property
     def put(self) -> float:
-        """Objects that a step puts: parts, after each range a list of them, and the true sets."""
-        return max(self.parts * self.changed(), self.ranges) + self.ranges + self.shown
+        """Objects that a step puts: parts, after each range a list of them, the true sets, and what was read."""
+        return max(self.parts * self.changed(), self.ranges) + self.ranges + self.shown + 2 * self._kept
 
     @cached_property
     def got(self) -> float:
-        """Objects that a step gets: parts, and the manifest and the true sets before it."""
-        return self.parts * self.changed() + 1 + self.shown
+        """Objects that a step gets: parts, and the manifest and the true sets before it, and what was read."""
+        return self.parts * self.changed() + 1 + self.shown + 2 * self._kept
 
     @cached_property
     def shown(self) -> float:
@@ -141,7 +163,11 @@ class SlotStep:
         """Write units of a step besides the joins: the fixed ones, what is recorded of ranges, and crossings."""
         crossings = self.workload.crossed_a_step / self.workload.slots
         recorded = max(0.0, self.ranges - 1) + min(1.0, crossings)  # the last range only if there is a crossing in it
-        return FIXED_WRITES + ROW_UNITS * recorded + TRANSACTED * (crossings + ROW_UNITS * self._transactions)
+        return (
+            FIXED_WRITES
+            + ROW_UNITS * (recorded + self._kept)
+            + TRANSACTED * (crossings + ROW_UNITS * self._transactions)
+        )
 
     @property
     def _transactions(self) -> float:
@@ -152,21 +178,33 @@ class SlotStep:
     @cached_property
     def work(self) -> Work:
         """How long the busiest slot takes."""
-        ranges, reading = max(1, math.ceil(self.ranges)), self._reading(self.busiest)
-        each = self._deciding / ranges
-        return Work(reading, ranges, each, _workers(reading, ranges, each))
+        return self._work(self.busiest)
 
     @property
     def seconds(self) -> float:
         """Seconds of all workers of a slot; infinite if they do not finish."""
-        return math.inf if self.work.workers is None else self.work.workers * self._reading(self.joins) + self._deciding
+        return self._work(self.joins).seconds
+
+    def _work(self, joins: float) -> Work:
+        ranges, reading = max(1, math.ceil(self.ranges)), self._reading(joins)
+        if reading <= READING_SECONDS:
+            return Work(0.0, reading, ranges, self._deciding / ranges)
+        getting = joins * JOIN_BYTES * self.measured["object_byte_ns"] / 1e9
+        return Work(reading + getting, getting, ranges, self._deciding / ranges)
 
     def _reading(self, joins: float) -> float:
-        """Seconds in which a worker reads the joins of a step."""
+        """Seconds in which the joins of a step are read: pages in parallel, and no faster than the table may serve."""
         m, w = self.measured, self.workload
         pages = joins * w.logged.size / PAGE_BYTES
-        asked = math.ceil(max(pages, w.partitions) / PAGES_AT_ONCE)
-        return (asked * m["page_ms"] + joins * (w.logged.items * m["row_ms"] + m["packed_join_ms"])) / 1000
+        asked = math.ceil(max(pages, w.partitions) / PAGES_AT_ONCE) * m["page_ms"] / 1000
+        served = joins * w.logged.size / READ_UNIT / MOST_READ_UNITS
+        return max(asked, served) + joins * (w.logged.items * m["row_ms"] + m["packed_join_ms"]) / 1000
+
+    @property
+    def _kept(self) -> int:
+        """How often what was read in a step is put and recorded."""
+        reading = self._reading(self.joins)
+        return math.ceil(reading / READING_SECONDS) if reading > READING_SECONDS else 0
 
     @cached_property
     def _deciding(self) -> float:
@@ -193,17 +231,6 @@ class SlotStep:
         true = math.ceil((self.workload.popular / self.workload.slots * TRUE_BYTES + 1) / PADDING) * PADDING
         shown = daily / SWEEPS_A_DAY / 2 * self.shown * true
         return self.workload.slots * (kept * padded + (kept + waiting * self.ranges) * lists + shown)
-
-
-def _workers(reading: float, ranges: int, each: float) -> int | None:
-    """Workers in a row that decide all ranges; None if none of them decides any.
-
-    A worker begins a range as long as its reserve is left. Reading counts as its slowest range.
-    """
-    left = EVALUATE_SECONDS - reading - max(SECONDS_TO_STOP, RANGES_TO_STOP * max(reading, each))
-    if left < 0:
-        return None
-    return math.ceil(ranges / (math.floor(left / max(each, 1e-6)) + 1))
 
 
 def written_units(workload: Workload, measured: Mapping[str, float]) -> float:

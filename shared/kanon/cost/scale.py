@@ -7,8 +7,15 @@ from functools import partial
 from itertools import islice
 
 from kanon.cost.billing import Bill, CostError, Prices, bill
-from kanon.cost.deployed import DEFAULT_SLOTS, EVALUATE_SECONDS, PERIODS, REQUEST_MB, SECONDS_TO_TICK
-from kanon.cost.evaluating import MOST_JOINS_HELD, TRANSACTED, SlotStep
+from kanon.cost.deployed import (
+    DEFAULT_SLOTS,
+    EVALUATE_SECONDS,
+    MOST_READ_UNITS,
+    PERIODS,
+    REQUEST_MB,
+    SECONDS_TO_TICK,
+)
+from kanon.cost.evaluating import MOST_JOINS_HELD, TRANSACTED, SlotStep, evaluation_read_units
 from kanon.cost.month import request_gb_seconds, usage
 from kanon.cost.workload import SLOTS, Workload
 from kanon.gate.mechanism.parameters import LONGEST_WINDOW, Parameters
@@ -69,6 +76,8 @@ def needs(workload: Workload, measured: Mapping[str, float]) -> Needs:
         (workload.popularity.groups[0].share * log_units, of_a_slot,
          "the most popular set takes {:,.0f} units/s, its partitions take {:,}"),
         (log_units, TABLE_UNITS, "StepLog takes {:,.0f} units/s, the default quota of a table is {:,}"),
+        (evaluation_read_units(workload) / in_time(workload), MOST_READ_UNITS,
+         "StepLog serves {:,.0f} read units/s until the tick, MaxReadUnits is {:,} by default"),
         (crossings, TABLE_UNITS, "Statuses takes {:,.0f} units/s until the tick, the default quota is {:,}"),
         (0 if math.isinf(step.work.seconds) else step.work.seconds, in_time(workload),
          "a slot takes {:,.0f} s for a step, its tick is {:,} s after the start"),
@@ -118,8 +127,8 @@ def _unfinished(workload: Workload, measured: Mapping[str, float]) -> str | None
         return f"its busiest slot gets {step.busiest:,.0f} joins, a worker holds {MOST_JOINS_HELD:,}"
     if step.work.workers is None:
         return (
-            f"a worker needs {step.work.reading:,.0f} s to read the joins of a slot, which leaves too little of the"
-            f" {EVALUATE_SECONDS} s that it has"
+            f"a worker needs {step.work.again + step.work.range:,.0f} s for a range of a slot, which leaves too little"
+            f" of the {EVALUATE_SECONDS} s that it has"
         )
     if step.work.seconds > period:
         return f"a slot takes {step.work.seconds:,.0f} s for a step of {period:,} s"

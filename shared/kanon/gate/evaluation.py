@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from kanon.errors import ConfigurationError, TooFarBehindError, UndecodableMembersError
+from kanon.errors import ConfigurationError, OutOfTimeError, TooFarBehindError, UndecodableMembersError
 from kanon.gate import listed_sets
 from kanon.gate.deciding import Decided, Decisions, Keys, Shown
 from kanon.gate.fingerprints import missing_layout, removed_layout
@@ -20,9 +20,10 @@ from kanon.gate.mechanism.steps import step_at
 from kanon.gate.publishing import moved_horizon
 from kanon.gate.showing import after
 from kanon.gate.storage.aws.control import Commit, Control, Place, Progress, SlotRow, lost
+from kanon.gate.storage.aws.gathering import Gathering
 from kanon.gate.storage.aws.parts import Listed, PartObjects, step_of
 from kanon.gate.storage.aws.statuses import MOST_STATUSES, Statuses
-from kanon.gate.storage.aws.step_joins import StepJoins
+from kanon.gate.storage.aws.step_joins import READING_SECONDS, StepJoins
 from kanon.gate.storage.aws.step_log import StepLog
 from kanon.gate.storage.protocols import Piece, Status
 
@@ -99,6 +100,7 @@ class Run:
     keys: Keys
     parts: PartObjects
     joins: StepJoins
+    gathering: Gathering
     time_left: Callable[[], float]
     bases: tuple[str, ...] = ()
     pieces: tuple[Piece, ...] = ()
@@ -173,10 +175,12 @@ class Evaluation(Decisions):
             leased.callback(self.control.release, place, row.run)
             recorded = self.check_control()
             self.numbers, self.retired = recorded.numbers, recorded.retired
-            with StepJoins(self.log, slot, self.numbers) as joins:
+            parts = self.parts_of(place)
+            gathering = Gathering(self.control, parts, place, row, time_left)
+            with StepJoins(self.log, slot, self.numbers, gathering) as joins:
                 layout = self.log.layouts.at(place.layout)
                 keys = Keys(*layout.range_of(slot))
-                run = Run(place, row, keys, self.parts_of(place), joins, time_left, missing=recorded.missing)
+                run = Run(place, row, keys, parts, joins, gathering, time_left, missing=recorded.missing)
                 try:
                     if self._begin(run, now, removed=recorded.removed):
                         self._evaluate(run, clock)
@@ -244,6 +248,13 @@ class Evaluation(Decisions):
 
     def _evaluate(self, run: Run, clock: Callable[[], float]) -> None:
         """Evaluate steps, and set the outcome. Idle steps are completed together, before the next one with work."""
+        with suppress(OutOfTimeError):
+            self._evaluate_steps(run, clock)
+        self._complete_idle(run, clock(), leaving=True)
+        may = min(run.last, self._limit(run, clock()))
+        run.outcome = replace(run.outcome, behind=max(0, may - run.step + 1), following=self._following(run, clock()))
+
+    def _evaluate_steps(self, run: Run, clock: Callable[[], float]) -> None:
         while run.step <= run.last and not run.is_short and run.step <= self._limit(run, clock()):
             if self._is_idle(run):
                 run.idle += 1
@@ -261,19 +272,25 @@ class Evaluation(Decisions):
                 run.bases = (manifest,)
             run.outcome = replace(run.outcome, steps=run.outcome.steps + 1)
             run.step += 1
-        self._complete_idle(run, clock(), leaving=True)
-        may = min(run.last, self._limit(run, clock()))
-        run.outcome = replace(run.outcome, behind=max(0, may - run.step + 1), following=self._following(run, clock()))
 
     def _is_idle(self, run: Run) -> bool:
         """Whether nothing happens in the run's step: no client joined, and no set crosses or may be forgotten."""
         due = any(piece.earliest is not None and piece.earliest <= run.step for piece in run.pieces)
         if due or run.begins or run.unlisted or self.begins_generation(run.step, run.step - 1):
             return False
+        return not self._read(run)
+
+    def _read(self, run: Run) -> int:
+        """Read the joins of the run's step. Returns their number.
+
+        Raises:
+            OutOfTimeError: time ran out.
+        """
         before = run.time_left()
-        idle = not run.joins.count(run.step)
-        run.slowest = max(run.slowest, before - run.time_left())
-        return idle
+        run.gathering.base = ",".join(run.bases)
+        count = run.joins.count(run.step)
+        run.slowest = max(run.slowest, min(before - run.time_left(), READING_SECONDS))
+        return count
 
     def _evaluate_step(self, run: Run) -> tuple[str, tuple[Piece, ...]] | None:
         """Decide the ranges of the run's step that are not decided yet.
@@ -292,6 +309,7 @@ class Evaluation(Decisions):
                 return None
             if listed.end is None:
                 return name, listed.pieces
+        self._read(run)
         ranges = self.decided(
             run.step, number, run.joins, run.parts, run.pieces,
             mark=run.step - 1, keys=run.keys, anew=run.begins,

@@ -11,7 +11,8 @@ from kanon.errors import UndecodableMembersError
 from kanon.gate.listed_sets import name_beside
 from kanon.gate.slots import Layouts
 from kanon.gate.storage.aws.control import Control, Place, SlotRow
-from kanon.gate.storage.aws.parts import PartObjects
+from kanon.gate.storage.aws.gathering import gathered
+from kanon.gate.storage.aws.parts import PartObjects, step_of
 from kanon.gate.true_sets import PREFIX
 
 
@@ -74,4 +75,7 @@ def _named(row: SlotRow, parts: PartObjects) -> set[str]:
     """The objects to which a row leads. Nobody reads a slot that is retired."""
     lists = {*row.kept, *([] if row.progress is None else [row.progress.draft])}
     true = set() if row.horizon is None or row.retired else row.horizon.named
-    return {*lists, *true, *(piece.name for name in lists for piece in parts.list_of(name).pieces)}
+    mark, read = row.evaluated_through, set[str]()
+    if row.gathered is not None and (mark is None or step_of(row.gathered) > mark):
+        read = {row.gathered, *gathered(parts, row.gathered).names}
+    return {*lists, *true, *read, *(piece.name for name in lists for piece in parts.list_of(name).pieces)}

@@ -22,7 +22,7 @@ from kanon.gate.mechanism.tape import SET_KEY_BYTES, following
 from kanon.gate.merging import UNKNOWN
 from kanon.gate.parts import Part
 from kanon.gate.storage.aws.control import Place, SlotRow
-from kanon.gate.storage.aws.parts import Listed
+from kanon.gate.storage.aws.parts import Listed, step_of
 from kanon.gate.storage.aws.step_joins import StepJoins
 from kanon.gate.storage.aws.step_log import TOKEN_BYTES
 from kanon.gate.sweeping import referenced
@@ -79,11 +79,12 @@ def _steps(stack: RunningStack, now: float) -> range:
 
 
 def _refuse_begun(rows: Rows) -> None:
-    """Refuse if a step is begun: some of its parts are decided, and its worker's next run continues from them."""
+    """Refuse if a step is begun: some of its parts are decided or joins read, from which its next run continues."""
     for place, row in rows.items():
-        if row.begun is not None and row.begun > (row.evaluated_through or 0):
+        begun = max(row.begun or 0, 0 if row.gathered is None else step_of(row.gathered))
+        if begun > (row.evaluated_through or 0):
             raise ChangeRefusedError(
-                f"slot {place.slot}: step {row.begun} is begun and not complete: run the command again after the next"
+                f"slot {place.slot}: step {begun} is begun and not complete: run the command again after the next"
                 f" evaluation"
             )
 

@@ -139,7 +139,7 @@ class Service:
             if row.evaluated_through == STEP:
                 time.deadline = float("inf")
                 return hop + 1
-            assert row.progress != before.progress, "a run made no progress"
+            assert (row.progress, row.gathered) != (before.progress, before.gathered), "a run made no progress"
         raise AssertionError("the step was not done within the messages of an hour")
 
 
@@ -161,6 +161,20 @@ def test_a_million_rows_are_evaluated_by_one_worker_that_reads_each_page_once(
     service = Service.of(moto, clients, page_seconds, call_seconds)
     assert service.hops_until_done() == 1
     assert service.log.pages <= sum(clients.values()) / ROWS_A_PAGE + 3 * READERS
+    states = states_of(service.tables.stored())
+    assert states.keys() == clients.keys()
+    assert {len(state.members) for state in states.values()} == {TYPE.parameters.members_kept}
+
+
+@pytest.mark.parametrize(("page_seconds", "workers"), [(8.0, 2), (60.0, 20)])
+def test_a_step_whose_reading_outlasts_a_worker_is_finished_and_each_page_is_read_at_most_twice(
+    moto: Running, page_seconds: float, workers: int
+) -> None:
+    clients = {set_key(n): 1_000 for n in range(1_000)}
+    service = Service.of(moto, clients, page_seconds, 0.25)
+    assert service.hops_until_done() <= workers
+    assert service.deaths == 0
+    assert service.log.pages <= 2 * (sum(clients.values()) / ROWS_A_PAGE + 3 * READERS)
     states = states_of(service.tables.stored())
     assert states.keys() == clients.keys()
     assert {len(state.members) for state in states.values()} == {TYPE.parameters.members_kept}

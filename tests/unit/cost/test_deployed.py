@@ -107,6 +107,11 @@ FIGURES = {
     ),
     "objects": (lambda: (parts.PADDING, schedule.MANIFESTS_KEPT), (d.PADDING, d.MANIFESTS_KEPT)),
     "reading": (lambda: (step_joins.READERS, step_joins.MOST_BYTES), (d.PAGES_AT_ONCE, d.BUFFER_BYTES)),
+    "time to read": (
+        lambda: (step_joins.READING_SECONDS, step_joins.SECONDS_TO_HAND_OVER),
+        (d.READING_SECONDS, d.SECONDS_TO_HAND_OVER),
+    ),
+    "read units": (lambda: default("MaxReadUnits"), d.MOST_READ_UNITS),
     "when a worker stops": (
         lambda: (evaluation.SECONDS_TO_STOP, evaluation.RANGES_TO_STOP), (d.SECONDS_TO_STOP, d.RANGES_TO_STOP),
     ),

@@ -76,6 +76,7 @@ class SlotRow:
         retired: whether all slots that continue it are visible, and its objects are not needed.
         lease_until: Unix s; None if nobody holds the lease.
         shown: the object of the sets that are true at the mark; None if it must be made of all parts.
+        gathered: what was read of a step; it counts until the mark is there. None if no step took that long.
     """
 
     run: int = 0
@@ -88,6 +89,7 @@ class SlotRow:
     retired: bool = False
     lease_until: float | None = None
     shown: str | None = None
+    gathered: str | None = None
 
 
 class Commit(NamedTuple):
@@ -173,6 +175,18 @@ class Control(Fingerprints):
             del values[":step"]
             if self._update(_name(place), shorter, IF_CURRENT, _values(run, values)) is None:
                 raise lost(place)
+
+    def record_gathered(self, place: Place, run: int, name: str | None) -> None:
+        """Record the list of what was read of the next step with joins; None: nothing that is there.
+
+        Raises:
+            LeaseLostError: the run is over.
+        """
+        update, values = "REMOVE gathered", dict[str, Any]()
+        if name is not None:
+            update, values = "SET gathered = :name", {":name": {"S": name}}
+        if self._update(_name(place), update, IF_CURRENT, _values(run, values)) is None:
+            raise lost(place)
 
     def fence(self, place: Place, run: int, written: int) -> dict[str, Any]:
         """The part of a transaction that stores the place among the crossings, if the run is current."""
@@ -395,6 +409,7 @@ def _row(item: Item) -> SlotRow:
         "retired" in item,
         float(item["lease_until"]["N"]) if "lease_until" in item else None,
         item["shown"]["S"] if "shown" in item else None,
+        item["gathered"]["S"] if "gathered" in item else None,
     )
 
 

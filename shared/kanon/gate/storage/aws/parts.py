@@ -1,9 +1,9 @@
 """The bucket of states: parts, the lists of them, and the true sets. An object is written once, under its own name.
 
 ``1234/5/480000-17-3.part``: layout, slot, step, run and number. Every lease has another run, so no name is written
-twice, and the sweeper knows whose work an object is. The name of a list ends with the digest of its content, and so
-does that of an object of true sets, which begins with ``true/``. That of the listed sets beside it ends with
-``.listed``.
+twice, and the sweeper knows whose work an object is. The name of a list ends with the digest of its content, and so do
+those of what was read of a step (``.read``) and of true sets, which begin with ``true/``. That of the listed sets
+beside them ends with ``.listed``.
 """
 
 import json
@@ -91,6 +91,21 @@ class PartObjects:
         """
         found = json.loads(self._read(name, name.removesuffix(".list").rpartition("-")[2]))
         return Listed(found["step"], tuple(Piece(*each) for each in found["pieces"]), found["end"], found["last"])
+
+    def put_read(self, content: bytes, step: int, run: int) -> str:
+        """Store what was read of a step, with spaces at its end. Returns its name."""
+        content += b" " * (-len(content) % PADDING)
+        name = f"{self._name(step, run)}-{sha256(content).hexdigest()}.read"
+        self._put(name, content)
+        return name
+
+    def read_of(self, name: str) -> bytes:
+        """What was read of a step.
+
+        Raises:
+            UndecodableMembersError: it is missing or damaged.
+        """
+        return self._read(name, name.removesuffix(".read").rpartition("-")[2])
 
     def put_true(self, content: bytes, step: int, run: int) -> str:
         """Store the object of the sets that are true at a step, encrypted for ``query``. Returns its name."""

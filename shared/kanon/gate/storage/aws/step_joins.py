@@ -5,20 +5,24 @@ in the order of key ranges. What exceeds MOST_BYTES goes to a file without a nam
 which goes when the worker stops. The buffer holds repeated joins too; a range is sorted when it is asked for. So do
 the sealed values of listed types: of a set, the first one in the order of partitions and keys is given, in whatever
 order the pages came.
+
+Reading may outlast a worker. Every READING_SECONDS, and before it must stop, a worker puts what it has read into the
+bucket and records it with the ranges that are left (:class:`Gathering`). The next one reads only these.
 """
 
+import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from operator import attrgetter
+from operator import itemgetter
 from tempfile import TemporaryFile
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kanon.dynamo.batches import back_off, is_throttle
-from kanon.errors import ConfigurationError, UndecodableJoinsError
+from kanon.errors import ConfigurationError, OutOfTimeError, UndecodableJoinsError
 from kanon.gate.mechanism.tape import SET_KEY_BYTES
 from kanon.gate.merging import JOIN, Joins
 from kanon.gate.slots import Layout
@@ -39,10 +43,16 @@ TRIES = 12
 """How often a page is asked for, each time as often as the client repeats a call."""
 MOST_BYTES = 256 << 20
 """The bytes of joins in memory. The others are in a file."""
+MOST_CONTENT_BYTES = 64 << 20
+"""An object of what was read is not much larger."""
 BUCKETS = 256
 """Ranges of keys of equal width into which the joins of a page are sorted."""
 JOINS_A_BUCKET = 1 << 15
 """Buckets are taken together as long as they have no more joins than about this."""
+READING_SECONDS = 30.0
+"""What took longer to read is put into the bucket. So a worker that starts again reads for at most about so long."""
+SECONDS_TO_HAND_OVER = 45.0
+"""A worker with less time left than this reads no further: it puts what it has read into the bucket, and stops."""
 _CUT_BYTES = 40
 """Longer than every key of the log."""
 
@@ -92,6 +102,22 @@ class Page(NamedTuple):
     sealed: dict[bytes, bytes]
 
 
+class Gathering(Protocol):
+    """What workers have read of a step so far, where the next one finds it."""
+
+    def time_left(self) -> float:
+        """Seconds until this worker must have stopped."""
+
+    def rest(self, step: int) -> Sequence[Range] | None:
+        """The ranges of a step that are still to be read; None if nothing was put yet."""
+
+    def put(self, step: int, contents: Iterable[bytes], rest: Sequence[Range]) -> None:
+        """Put what this worker has read since the last time, and record the ranges that are left."""
+
+    def contents(self) -> Iterator[bytes]:
+        """What other workers have put of that step."""
+
+
 class StepJoins:
     """The joins of a slot; a :class:`kanon.gate.storage.protocols.JoinLog` without what only a writer's log needs.
 
@@ -101,10 +127,11 @@ class StepJoins:
         log: the log.
         slot: the slot.
         numbers: the number of each type whose joins may be in the log, also of retired types.
+        gathering: where what was read is kept if it takes long; None: nowhere, there is time enough.
     """
 
-    def __init__(self, log: StepLog, slot: int, numbers: Mapping[str, int]) -> None:
-        self._log, self._slot, self._numbers = log, slot, numbers
+    def __init__(self, log: StepLog, slot: int, numbers: Mapping[str, int], gathering: Gathering | None = None) -> None:
+        self._log, self._slot, self._numbers, self._gathering = log, slot, numbers, gathering
         self._buffer: _Buffer | None = None
 
     def __enter__(self) -> "StepJoins":
@@ -152,25 +179,52 @@ class StepJoins:
             layout = self._log.layouts.at(step)
             buffer = _Buffer(step, self._slot, layout)
             try:
-                for page in self._pages(step, layout):
-                    buffer.add(page)
+                if self._gathering is None:
+                    for page, _ in self._pages(self._ranges(step, layout), layout):
+                        buffer.add(page)
+                else:
+                    self._gather(buffer, layout, self._gathering)
             except BaseException:
                 buffer.close()
                 raise
             self._buffer = buffer
         return self._buffer
 
-    def _pages(self, step: int, layout: Layout) -> Iterator[Page]:
-        """All pages of a step, in no order."""
+    def _gather(self, buffer: "_Buffer", layout: Layout, gathering: Gathering) -> None:
+        """Read what no worker has read yet, and then get what others have put.
+
+        Raises:
+            OutOfTimeError: time ran out. What was read is put.
+        """
+        rest = gathering.rest(buffer.step)
+        is_long, since = rest is not None, gathering.time_left()
+        for page, left in self._pages(self._ranges(buffer.step, layout) if rest is None else rest, layout):
+            buffer.add(page)
+            is_short = bool(left) and gathering.time_left() < SECONDS_TO_HAND_OVER
+            if is_short or since - gathering.time_left() > READING_SECONDS:
+                gathering.put(buffer.step, buffer.unsaved(), left)
+                is_long, since = True, gathering.time_left()
+            if is_short:
+                raise OutOfTimeError
+        if is_long:
+            if buffer.has_unsaved:
+                gathering.put(buffer.step, buffer.unsaved(), ())
+            if gathering.time_left() < SECONDS_TO_HAND_OVER:
+                raise OutOfTimeError
+            for content in gathering.contents():
+                buffer.load(content)
+
+    def _pages(self, ranges: Iterable[Range], layout: Layout) -> Iterator[tuple[Page, list[Range]]]:
+        """All pages of some ranges, in no order, each with the ranges that are then left. Those asked for are first."""
         readers = ThreadPoolExecutor(READERS)
         try:
-            waiting = {readers.submit(self._page, part, layout) for part in self._ranges(step, layout)}
+            waiting = {readers.submit(self._page, part, layout): part for part in ranges}
             while waiting:
-                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in done:
+                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
                     page = future.result()
-                    waiting |= {readers.submit(self._page, part, layout) for part in page.rest}
-                    yield page
+                    del waiting[future]
+                    waiting |= {readers.submit(self._page, part, layout): part for part in page.rest}
+                    yield page, [*waiting.values()]
         finally:
             readers.shutdown(cancel_futures=True)
 
@@ -270,20 +324,6 @@ def _leading_bits(joins: Joins) -> NDArray[np.int64]:
     return entries[:, 0].astype(np.int64) << 8 | entries[:, 1]
 
 
-class _Values(NamedTuple):
-    """The sealed values of a page.
-
-    Attributes:
-        place: see :class:`Page`.
-        edges: where each bucket begins, and the last one ends, (BUCKETS + 1,), in bytes.
-        records: the set key, the length (2 bytes) and the value of each set, sorted; or their place in the file.
-    """
-
-    place: tuple[bytes, bytes]
-    edges: NDArray[np.int64]
-    records: bytes | int
-
-
 def _records(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     """The set key and the sealed value of each record."""
     at = 0
@@ -294,15 +334,44 @@ def _records(content: bytes) -> Iterator[tuple[bytes, bytes]]:
         at = end
 
 
+class _Held(NamedTuple):
+    """The joins of a page in a buffer, or its sealed values.
+
+    Attributes:
+        place: that of the page (:class:`Page`) if these are sealed values; None for joins.
+        edges: where each bucket begins, and the last one ends, (BUCKETS + 1,), in bytes.
+        content: the joins, or of each set the key, the length (2 bytes) and the value; or their place in the file.
+    """
+
+    place: tuple[bytes, bytes] | None
+    edges: NDArray[np.int64]
+    content: bytes | int
+
+
+def _encoded(pages: Sequence[tuple[_Held, bytes]]) -> bytes:
+    """An object with the pages: their places and edges as JSON after its length (4 bytes), and then the contents."""
+    heads = [(held.place and [each.hex() for each in held.place], held.edges.tolist()) for held, _ in pages]
+    head = json.dumps(heads).encode()
+    return b"".join([len(head).to_bytes(4, "big"), head, *(content for _, content in pages)])
+
+
+def _decoded(stored: bytes) -> Iterator[tuple[tuple[bytes, bytes] | None, NDArray[np.int64], bytes]]:
+    """Place, edges and content of each page of an object."""
+    at = 4 + int.from_bytes(stored[:4], "big")
+    for texts, edges in json.loads(stored[4:at]):
+        place = None if texts is None else (bytes.fromhex(texts[0]), bytes.fromhex(texts[1]))
+        yield place, np.array(edges, np.int64), stored[at : at + edges[-1]]
+        at += edges[-1]
+
+
 class _Buffer:
     """The joins of a step, page by page, in memory or in a file."""
 
     def __init__(self, step: int, slot: int, layout: Layout) -> None:
         self.step, self.count = step, 0
         self._slot, self._layout = slot, layout
-        self._held: list[bytes | int] = []  # the entries of a page, or their place in the file
-        self._edges: list[NDArray[np.int64]] = []
-        self._values: list[_Values] = []
+        self._held: list[_Held] = []
+        self._saved = 0
         self._bytes = self._written = 0
         self._file: IO[bytes] | None = None
         self._descriptor = -1
@@ -318,17 +387,18 @@ class _Buffer:
             self._add_values(page)
         if not page.entries:
             return
-        self.count += len(page.entries) // JOIN.itemsize
-        self._edges.append(page.edges * JOIN.itemsize)
-        self._held.append(self._hold(page.entries))
+        self._add(None, page.edges * JOIN.itemsize, page.entries)
 
     def _add_values(self, page: Page) -> None:
         """Add the sealed values of a page, in the order of their sets: set key, length (2 bytes) and value."""
         keys = sorted(page.sealed)
         records = [key + len(page.sealed[key]).to_bytes(LENGTH_BYTES, "big") + page.sealed[key] for key in keys]
         sizes = np.bincount([self._bucket(key) for key in keys], [len(each) for each in records], BUCKETS)
-        edges = np.concatenate(([0], np.cumsum(sizes.astype(np.int64))))
-        self._values.append(_Values(page.place, edges, self._hold(b"".join(records))))
+        self._add(page.place, np.concatenate(([0], np.cumsum(sizes.astype(np.int64)))), b"".join(records))
+
+    def _add(self, place: tuple[bytes, bytes] | None, edges: NDArray[np.int64], content: bytes) -> None:
+        self.count += len(content) // JOIN.itemsize if place is None else 0
+        self._held.append(_Held(place, edges, self._hold(content)))
 
     def _hold(self, content: bytes) -> bytes | int:
         """Keep bytes in memory, or in the file; then the result is their place."""
@@ -353,6 +423,30 @@ class _Buffer:
             ) from error
         return at
 
+    @property
+    def has_unsaved(self) -> bool:
+        """Whether anything was added since :meth:`unsaved`."""
+        return self._saved < len(self._held)
+
+    def unsaved(self) -> Iterator[bytes]:
+        """What was added since the last call, in contents of about MOST_CONTENT_BYTES for :meth:`load`."""
+        some: list[tuple[_Held, bytes]] = []
+        size, new, self._saved = 0, self._held[self._saved :], len(self._held)
+        for held in new:
+            some.append((held, self._slice(held.content, 0, int(held.edges[-1]))))
+            size += int(held.edges[-1])
+            if size > MOST_CONTENT_BYTES:
+                yield _encoded(some)
+                some, size = [], 0
+        if some:
+            yield _encoded(some)
+
+    def load(self, content: bytes) -> None:
+        """Add what another buffer had. It counts as saved."""
+        for place, edges, held in _decoded(content):
+            self._add(place, edges, held)
+        self._saved = len(self._held)
+
     def joins(self, first: bytes, end: bytes | None) -> Joins:
         """The distinct joins from ``first`` up to ``end``, sorted."""
         lowest, highest = self._layout.keys_of(self._slot)
@@ -370,8 +464,9 @@ class _Buffer:
             return {}
         low, high = self._bucket(max(first, lowest)), self._bucket(highest if end is None else min(end, highest))
         found: dict[bytes, bytes] = {}
-        for page in sorted(self._values, key=attrgetter("place")):
-            for key, value in _records(self._slice(page.records, int(page.edges[low]), int(page.edges[high + 1]))):
+        pages = ((held.place, held) for held in self._held if held.place is not None)
+        for _, page in sorted(pages, key=itemgetter(0)):
+            for key, value in _records(self._slice(page.content, int(page.edges[low]), int(page.edges[high + 1]))):
                 if first <= key and (end is None or key < end):
                     found.setdefault(key, value)
         return found
@@ -389,8 +484,9 @@ class _Buffer:
         if self._last[0] != group:
             low, high = group * together, (group + 1) * together
             parts = [
-                self._slice(held, int(edges[low]), int(edges[high]))
-                for held, edges in zip(self._held, self._edges, strict=True)
+                self._slice(held.content, int(held.edges[low]), int(held.edges[high]))
+                for held in self._held
+                if held.place is None
             ]
             entries = np.sort(np.frombuffer(b"".join(parts), f"S{JOIN.itemsize}"))
             new = np.ones(len(entries), bool)
