@@ -199,7 +199,10 @@ def test_only_the_sets_that_are_named_are_changed(used: Snapshot[Oracle], listed
     assert 0 < occurrences(oracle.stack) < before
 
 
-def test_a_client_is_not_forgotten_while_a_slot_is_evaluated(used: Snapshot[Oracle], listed: Path) -> None:
+@pytest.mark.parametrize("has_begun", ["to decide", "to read"])
+def test_a_client_is_not_forgotten_while_a_slot_is_evaluated(
+    used: Snapshot[Oracle], listed: Path, has_begun: str
+) -> None:
     oracle = used.restore()
     stack, place = oracle.stack, max(seen(oracle.stack).control.rows())[0]
     before = [rows(stack, table) for table in ("StepLog", "Statuses")], objects(stack)
@@ -208,10 +211,13 @@ def test_a_client_is_not_forgotten_while_a_slot_is_evaluated(used: Snapshot[Orac
     assert row is not None
     code, output = forget(oracle, listed)
     assert (code, f"a worker holds slot {place.slot}: wait until its lease expires" in output) == (2, True)
-    control.record_decided(place, row.run, (row.evaluated_through or 0) + 1, Progress(row.manifest or "", "draft", 0))
+    step = (row.evaluated_through or 0) + 1
+    if has_begun == "to decide":
+        control.record_decided(place, row.run, step, Progress(row.manifest or "", "draft", 0))
+    else:
+        control.record_gathered(place, row.run, f"0/0/{step}-{row.run}-0-digest.read")
     control.release(place, row.run)
     code, output = forget(oracle, listed)
-    step = (row.evaluated_through or 0) + 1
     assert (code, f"slot {place.slot}: step {step} is begun and not complete" in output) == (2, True)
     assert ([rows(stack, table) for table in ("StepLog", "Statuses")], objects(stack)) == before
     assert FORGETTING not in control.recorded("evaluate")

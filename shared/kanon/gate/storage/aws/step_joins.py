@@ -197,17 +197,17 @@ class StepJoins:
             OutOfTimeError: time ran out. What was read is put.
         """
         rest = gathering.rest(buffer.step)
-        is_long, since = rest is not None, gathering.time_left()
+        is_long, is_new, since = rest is not None, False, gathering.time_left()
         for page, left in self._pages(self._ranges(buffer.step, layout) if rest is None else rest, layout):
             buffer.add(page)
-            is_short = bool(left) and gathering.time_left() < SECONDS_TO_HAND_OVER
+            is_new, is_short = True, bool(left) and gathering.time_left() < SECONDS_TO_HAND_OVER
             if is_short or since - gathering.time_left() > READING_SECONDS:
                 gathering.put(buffer.step, buffer.unsaved(), left)
-                is_long, since = True, gathering.time_left()
+                is_long, is_new, since = True, False, gathering.time_left()
             if is_short:
                 raise OutOfTimeError
         if is_long:
-            if buffer.has_unsaved:
+            if is_new:
                 gathering.put(buffer.step, buffer.unsaved(), ())
             if gathering.time_left() < SECONDS_TO_HAND_OVER:
                 raise OutOfTimeError
@@ -422,11 +422,6 @@ class _Buffer:
                 f" EphemeralStorage of `evaluate` in template.yaml, and use more slots from a later step on"
             ) from error
         return at
-
-    @property
-    def has_unsaved(self) -> bool:
-        """Whether anything was added since :meth:`unsaved`."""
-        return self._saved < len(self._held)
 
     def unsaved(self) -> Iterator[bytes]:
         """What was added since the last call, in contents of about MOST_CONTENT_BYTES for :meth:`load`."""
