@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,7 +34,9 @@ def gate(
     table: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="Append changes to this table (.csv or .parquet). By default the true sets are printed."
+            "--out",
+            help="Append changes to this table (.csv, .parquet), or to the table statuses of a database (.db, .sqlite,"
+            " .duckdb). By default the true sets are printed.",
         ),
     ] = None,
     columns: ColumnNames = COLUMNS,
@@ -57,7 +59,6 @@ def gate(
     with directory_errors():
         from kanon.joinlog.numbered import read_batches
         from kanon.serving import gating
-        from kanon.serving.output import append
 
         reading, named = log_reading(dates, skip_bad_rows), log_columns(columns)
         given = given_of(type_, types_file, period)
@@ -69,16 +70,24 @@ def gate(
             say_left_out(reading)
             say_counted(ran.counted, directory.names.window)
             length = directory.settings.period
-            changes = append(table, ran.statuses, length) if table is not None and ran.statuses is not None else 0
+            changes = 0
+            if table is not None and ran.statuses is not None:
+                changes = _storage_of(table).append(table, ran.statuses, length)
         _show(ran, table, changes, length)
+
+
+def _storage_of(out: Path) -> Any:
+    """The module that writes an output."""
+    from kanon.serving import output, output_database
+
+    return output_database if output_database.is_database(out) else output
 
 
 def _written(out: Path, data: Path) -> "Written | None":
     """What the output says. A new directory cannot continue an output that exists."""
     from kanon.gate.storage.disk.control import NAME
-    from kanon.serving.output import written
 
-    before = written(out)
+    before: Written | None = _storage_of(out).written(out)
     if before is not None and not (data / NAME).exists():
         raise CommandError(
             f"{data} is new, and {out} has answers of another deployment. Keep {data} between runs: an empty one each"

@@ -6,6 +6,7 @@ sets that are true is appended, so a run that stopped before it wrote is made up
 The description (``statuses.json`` beside ``statuses.csv``) names the deployment, the last step and the digest of what
 was released until then. It is written first. So a directory that went back to an earlier state, from a copy, is
 noticed: the table knows a later step, or another digest.
+:mod:`kanon.serving.output_database` does the same in databases.
 """
 
 import json
@@ -47,7 +48,9 @@ def written(table: Path) -> Written | None:
         ConfigurationError: it is no table of statuses.
     """
     if table.suffix.lower() not in FORMS:
-        raise ConfigurationError(f"{table}: give a name that ends in {' or '.join(FORMS)}")
+        raise ConfigurationError(
+            f"{table}: give a name that ends in {' or '.join(FORMS)}, or that of a database: .db, .sqlite or .duckdb"
+        )
     beside = description_of(table)
     if _is_new(beside):
         if not _is_new(table):
