@@ -19,7 +19,7 @@ from kanon.gate.listed_sets import ListedSet, name_beside
 from kanon.gate.mechanism.steps import step_at
 from kanon.gate.publishing import moved_horizon
 from kanon.gate.showing import after
-from kanon.gate.storage.aws.control import Commit, Control, Place, Progress, SlotRow, lost
+from kanon.gate.storage.aws.control import Commit, Control, Place, Progress, SlotRow, lost, older_statuses
 from kanon.gate.storage.aws.gathering import Gathering
 from kanon.gate.storage.aws.parts import Listed, PartObjects, step_of
 from kanon.gate.storage.aws.statuses import MOST_STATUSES, Statuses
@@ -413,6 +413,8 @@ class Evaluation(Decisions):
     ) -> None:
         """Publish the steps up to ``step`` and move the mark. If the run is ``leaving``, its lease is released too."""
         row, visible_from = run.row, self.schedule.visible_from(now)
+        if row.evaluated_through is None:
+            self._refuse_older_statuses(run)
         if row.evaluated_through is not None:  # the first steps of a new slot do not count as late
             late = visible_from - self.schedule.tick_of(row.evaluated_through + 1)
             run.outcome = replace(run.outcome, late=max(run.outcome.late, late))
@@ -433,6 +435,13 @@ class Evaluation(Decisions):
             shown=shown,
         )
         run.idle, run.leased = 0, not leaving
+
+    def _refuse_older_statuses(self, run: Run) -> None:
+        """Refuse if Statuses lacks what slots before this one have shown. Its own row has nothing to compare yet."""
+        for place in run.place.before(self.log.layouts):
+            horizon = self.control.row(place).horizon
+            if horizon is not None and not self.statuses.has_moved(place.slot, horizon.through):
+                raise older_statuses(place)
 
     def _limit(self, run: Run, now: float) -> int:
         """The last step that may be evaluated before the next tick.

@@ -797,6 +797,31 @@ def test_a_slot_waits_for_all_slots_from_which_it_continues(scenario: Scenario, 
     assert bool(scenario.states()) == (before == 2)
 
 
+@pytest.mark.parametrize("lost", [0, 1, None])
+def test_a_slot_does_not_begin_if_statuses_has_lost_what_the_slots_before_it_have_shown(
+    scenario: Scenario, lost: int | None
+) -> None:
+    """Also not the slot of another number: it has no row of its own in Statuses."""
+    scenario.tables.layouts = slots_at((2, 0), (1, START + 2), (4, START + 4))
+    for slot in range(2):
+        scenario.start(slot)
+        scenario.join(in_slot(slot, TWO_SLOTS, 1)[0], range(9), START)
+    for slot in range(2):
+        scenario.run(closing(START + 1), slot)
+    if lost is not None:
+        key = {"set_key": {"B": bytes([lost])}}
+        scenario.tables.client.delete_item(TableName=scenario.tables.names["Statuses"], Key=key)
+        with pytest.raises(ConfigurationError, match=rf"^the table Statuses is older than the states of slot {lost}, "):
+            scenario.run(closing(START + 2))
+        assert scenario.tables.control.row(Place(START + 2, 0)).evaluated_through is None
+        return
+    scenario.run(closing(START + 3))
+    scenario.tables.client.delete_item(TableName=scenario.tables.names["Statuses"], Key={"set_key": {"B": bytes([0])}})
+    for slot in range(4):
+        with pytest.raises(ConfigurationError, match=r"^the table Statuses is older than the states of slot 0, "):
+            scenario.run(closing(START + 4), slot)
+
+
 def test_slots_whose_predecessors_are_no_longer_listed_do_not_begin(scenario: Scenario) -> None:
     scenario.tables.layouts = slots_at((2, START))
     worker = scenario.worker()

@@ -219,10 +219,7 @@ class Control(Fingerprints):
                 return
             if refused[0] is not None:
                 raise lost(place)
-        raise ConfigurationError(
-            f"the table Statuses is older than the states of slot {place.slot}, because it was restored or emptied:"
-            f" begin a new log generation with `kanon operate new-generation`"
-        )
+        raise older_statuses(place)
 
     def restate(self, place: Place, run: int, step: int, kept: Sequence[str], progress: Progress | None = None) -> None:
         """Put other states in the place of those of a slot, and let its horizon and ``begun`` stay. For a command.
@@ -340,6 +337,14 @@ _UNLESS_BEGUN = "(attribute_not_exists(begun) OR begun <= :step)"
 def lost(place: Place) -> LeaseLostError:
     """The error of a worker whose run is over."""
     return LeaseLostError(f"another worker took slot {place.slot} or moved its mark, and continues there")
+
+
+def older_statuses(place: Place) -> ConfigurationError:
+    """The error if the horizon of a slot in Statuses is older than in its row."""
+    return ConfigurationError(
+        f"the table Statuses is older than the states of slot {place.slot}, because it was restored or emptied: begin a"
+        f" new log generation with `kanon operate new-generation`"
+    )
 
 
 def _commit(before: SlotRow, commit: Commit) -> tuple[str, str, dict[str, Any]]:

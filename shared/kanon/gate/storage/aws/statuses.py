@@ -186,9 +186,9 @@ class Statuses(KeyedTable):
             known: the step to which this slot has moved the horizon before; None if it never has.
             shows: the name of the object of the sets that are true at ``step``; None if there is none.
         """
-        key, moved = key_of_slot(slot), {":step": {"N": str(step)}}
+        key = key_of_slot(slot)
         values = {
-            **moved,
+            ":step": {"N": str(step)},
             ":from": {"N": str(visible_from)},
             ":known": {"N": str(-1 if known is None else known)},
             ":shows": attribute(shows),
@@ -202,8 +202,16 @@ class Statuses(KeyedTable):
         return [
             self._part(key, later, IF_LATER_TICK, {**values, ":none": attribute(None)}),
             self._part(key, same, f"{OR_FIRST} ({IF_SAME_TICK})" if known is None else IF_SAME_TICK, values),
-            self._part(key, "SET through = through", IF_MOVED, moved),
+            self._moved(slot, step),
         ]
+
+    def has_moved(self, slot: int, step: int) -> bool:
+        """Whether the horizon of a slot is at ``step`` or later. `evaluate` may not read it, so this is a write."""
+        return all_or_none(self._client, [self._moved(slot, step)]) is None
+
+    def _moved(self, slot: int, step: int) -> dict[str, Any]:
+        """A part that changes nothing, and is refused if the horizon is before ``step``."""
+        return self._part(key_of_slot(slot), "SET through = through", IF_MOVED, {":step": {"N": str(step)}})
 
     def horizon(self, slot: int, horizon: Horizon) -> dict[str, Any]:
         """The part of a transaction that puts a horizon in the place of one that is not newer. For a command."""
