@@ -167,14 +167,22 @@ def repair(stack: "RunningStack", yes: Yes = False) -> None:
 
 @operate.command()
 @on_stack_or_directory
-def new_generation(stack: "RunningStack | Path", yes: Yes = False) -> None:
+def new_generation(
+    stack: "RunningStack | Path",
+    new_key: Annotated[
+        bool, typer.Option(help="With --data: draw a new noise key. The old one is deleted when no step needs it.")
+    ] = False,
+    yes: Yes = False,
+) -> None:
     """Begin a log generation after a table was restored or replaced, or a directory was copied or moved.
 
     Example: kanon operate new-generation --stack kanon-prod
     """
     if isinstance(stack, Path):
-        begin_there(stack, yes=yes)
+        begin_there(stack, new_key=new_key, yes=yes)
         return
+    if new_key:
+        raise typer.BadParameter("--new-key is for a directory: the guide for operators rotates the key of a stack")
     from kanon.operate.generation import begin, situation
 
     others = situation(stack).replaced

@@ -132,7 +132,7 @@ def backup(
     )
 
 
-def begin_there(data: Path, *, yes: bool) -> None:
+def begin_there(data: Path, *, new_key: bool, yes: bool) -> None:
     """Give a directory new noise, in the place where it is."""
     from kanon.reports.storage.disk import NAME as REPORTS
     from kanon.serving.directory import existing, new_generation
@@ -146,7 +146,7 @@ def begin_there(data: Path, *, yes: bool) -> None:
     if (data / REPORTS).exists():
         typer.echo("Keys and unfinished jobs of reports end: no report that has arrived can be opened any more.")
     ask("Begin a new log generation?", yes)
-    typer.echo(f"It begins at step {new_generation(data)}.")
+    typer.echo(f"It begins at step {new_generation(data, new_key=new_key)}.")
 
 
 def retire_there(data: Path, type_name: str, *, yes: bool) -> None:

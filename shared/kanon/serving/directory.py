@@ -21,10 +21,11 @@ from pydantic import ValidationError
 
 from kanon import clock
 from kanon.created import flush
-from kanon.disk import Database
+from kanon.disk import UNFINISHED, Database, transaction
 from kanon.errors import ConfigurationError, reason
 from kanon.gate.deciding import NoiseKeys
 from kanon.gate.fingerprints import (
+    NOISE_KEY,
     RETIRED,
     fingerprints,
     noise_key_fingerprints,
@@ -38,7 +39,7 @@ from kanon.gate.mechanism.steps import end_of, step_at
 from kanon.gate.querying import Querying
 from kanon.gate.schedule import Schedule
 from kanon.gate.segments import Progress, Segments
-from kanon.gate.settings import EvaluateSettings, LogGenerationEntry
+from kanon.gate.settings import EvaluateSettings, LogGenerationEntry, NoiseKeyEntry
 from kanon.gate.storage.disk.control import NAME, ControlFile
 from kanon.gate.storage.disk.log import ONE_SLOT, DiskLog
 from kanon.gate.storage.disk.parts import PartFiles
@@ -211,9 +212,11 @@ def open_directory(path: Path, given: Given | None, now: float, *, to_import: bo
         _refuse_copy(control, path)
         if control.text(IMPORTING) is not None and not to_import:
             raise ConfigurationError(f"an import into {path} was not finished: run `kanon operate import` again")
+        fresh = control.text(SETTINGS) is None
+        if not fresh:
+            _forget_old_keys(control, path)
         settings = _settings(control, given)
         types = settings.read_types()
-        fresh = control.text(SETTINGS) is None
         pepper, client_key, noise_keys = _secrets(path / "secrets", settings, given.draw if fresh else None)
         if fresh:  # a start that stops from here on is continued under the same name
             control.put_text(FIRST_STEP, str(step_at(now, settings.period)))
@@ -256,10 +259,12 @@ def finish_forgetting(control: ControlFile, log: DiskLog) -> None:
         control.forget_replaced()
 
 
-def new_generation(path: Path) -> int:
+def new_generation(path: Path, *, new_key: bool = False) -> int:
     """Begin a log generation with the next step, and accept the place of the directory. Returns its first step.
 
     Nothing of an evaluated step is open here, so no step is skipped: all joins that wait are counted with new noise.
+    With a ``new_key``, searches that begin from that step on use it. Nothing was decided with noise of the generation
+    before, so no search has noise of two keys.
 
     Raises:
         ConfigurationError: another process has it open, or there is no deployment.
@@ -273,10 +278,50 @@ def new_generation(path: Path) -> int:
             earlier = [entry for entry in settings.log_generations if entry.from_step < first]
             entries = (*earlier, LogGenerationEntry(log=str(uuid.uuid4()), from_step=first))
             _end_reports(path)
-            _remember(control, path, settings.model_copy(update={"log_generations": entries}))
+            changed: dict[str, Any] = {"log_generations": entries}
+            with transaction(control.database):
+                if new_key:
+                    changed["noise_keys"] = _draw_noise_key(control, path / "secrets" / NOISE_KEYS, settings, first)
+                _remember(control, path, settings.model_copy(update=changed))
             return first
     finally:
         os.close(lock)
+
+
+def _draw_noise_key(
+    control: ControlFile, file: Path, settings: EvaluateSettings, first: int
+) -> tuple[NoiseKeyEntry, ...]:
+    """Draw a noise key that is in use from step ``first`` on, and record it. Returns the entries in force.
+
+    It is in the file first: one that a process leaves there without recording it goes with the next one. A key that was
+    to begin with the same step was never used, and is forgotten.
+    """
+    texts, recorded = _noise_texts(file), recorded_names(control.recorded(OWNER), NOISE_KEY)
+    new = NoiseKeyEntry(id=str(1 + max(map(int, {*texts, *recorded}))), from_step=first)
+    text = at_random(NOISE_KEYS)
+    replace_secret(file, json.dumps({**{entry.id: texts[entry.id] for entry in settings.noise_keys}, new.id: text}))
+    unused = [entry for entry in settings.noise_keys if entry.from_step >= first]
+    control.unrecord(OWNER, [f"{NOISE_KEY}{entry.id}" for entry in unused])
+    control.record(OWNER, noise_key_fingerprints([new], {new.id: _noise_key(new.id, text)}))
+    return (*(entry for entry in settings.noise_keys if entry not in unused), new)
+
+
+def _forget_old_keys(control: ControlFile, path: Path) -> None:
+    """Delete the noise keys that no search needs any more, also if it is evaluated again.
+
+    A search that began before the next key may last for an epoch, and recovery goes back for the outage allowance.
+    """
+    settings, mark, file = stored_settings(control), control.evaluated_through(), path / "secrets" / NOISE_KEYS
+    longest = max(type_.parameters.cycle for type_ in settings.read_types().values())
+    needed, entries = longest - (-settings.outage_allowance // settings.period), settings.noise_keys
+    while len(entries) > 1 and mark is not None and mark > entries[1].from_step + needed:
+        entries = entries[1:]
+    if entries != settings.noise_keys:
+        _remember(control, path, settings.model_copy(update={"noise_keys": entries}))
+    texts = _noise_texts(file) if file.exists() else {}
+    named = {entry.id: texts[entry.id] for entry in entries if entry.id in texts}
+    if named != texts:
+        replace_secret(file, json.dumps(named))
 
 
 def _end_reports(path: Path) -> None:
@@ -415,8 +460,11 @@ def _secrets(
     missing = [entry.id for entry in settings.noise_keys if entry.id not in texts]
     if missing:
         raise ConfigurationError(f"{folder / NOISE_KEYS} lacks key {', '.join(missing)}: add it first")
-    keys = {key_id: NoiseKey(key_id, Secret.derived(f"noise-key/{key_id}", text).key) for key_id, text in texts.items()}
-    return pepper, client_key, keys
+    return pepper, client_key, {key_id: _noise_key(key_id, text) for key_id, text in texts.items()}
+
+
+def _noise_key(key_id: str, text: str) -> NoiseKey:
+    return NoiseKey(key_id, Secret.derived(f"noise-key/{key_id}", text).key)
 
 
 def _sealing(control: ControlFile, file: Path) -> Callable[[bytes, bytes], bytes]:
@@ -454,6 +502,15 @@ def _noise_texts(file: Path) -> dict[str, str]:
     if not isinstance(texts, dict) or not all(isinstance(text, str) and text for text in texts.values()):
         raise ConfigurationError(f'{file} must be a JSON object such as {{"1": "..."}} without empty texts')
     return texts
+
+
+def replace_secret(file: Path, text: str) -> None:
+    """Put another secret in the place of one; durable when this returns."""
+    new = file.with_name(f".{file.name}{UNFINISHED}")
+    new.unlink(missing_ok=True)
+    write_secret(new, text)
+    new.replace(file)
+    flush(file.parent)
 
 
 def write_secret(file: Path, text: str) -> None:

@@ -1,5 +1,6 @@
 """A run of a directory may stop at any call to the file system or to SQLite: the next one gives the same answers."""
 
+import json
 import os
 import random
 import shutil
@@ -96,6 +97,15 @@ def renewed(path: Path, _: int) -> Any:
     return new_generation(path)
 
 
+def rekeyed(path: Path, step: int) -> Any:
+    first = new_generation(path, new_key=True)
+    with opened(path, (step + 0.5) * PERIOD) as directory:
+        entries = directory.settings.noise_keys
+    texts = json.loads((path / "secrets" / "noise-keys.json").read_text())
+    assert texts.keys() == {entry.id for entry in entries}
+    return first, [entry.from_step for entry in entries], sorted(each.name for each in (path / "secrets").iterdir())
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Deployments with the same secrets: a new one, and one after some steps."""
@@ -133,6 +143,7 @@ CASES: dict[str, tuple[str, Callable[[Path, int], Any]]] = {
     "import": ("new", imported),
     "forget": ("old", forgotten),
     "new generation": ("old", renewed),
+    "new noise key": ("old", rekeyed),
     "replay": ("old", replayed),
 }
 
@@ -157,7 +168,7 @@ def outcome(
     if disk.dead:
         disk.lose_power(to / "d")
     result = use(to / "d", step)
-    return (result, after(to / "d") if use is not renewed else None), disk
+    return (result, after(to / "d") if use not in (renewed, rekeyed) else None), disk
 
 
 def points(disk: Disk) -> Sequence[int]:

@@ -1,5 +1,6 @@
 """Backups, copies with noise of their own, and a second evaluation that is compared with the first."""
 
+import json
 import random
 import shutil
 import sqlite3
@@ -15,7 +16,7 @@ from kanon.gate import deciding
 from kanon.gate.storage.disk.control import ControlFile
 from kanon.serving import backup as backing
 from kanon.serving.backup import backup
-from kanon.serving.directory import PLACE, Directory, new_generation, retire
+from kanon.serving.directory import NOISE_KEYS, PLACE, Directory, new_generation, retire, stored_settings
 from kanon.serving.gating import run
 from kanon.serving.replaying import replay
 from tests.integration.serving.own_joins import FIRST, PERIOD, SETS, TYPES, Oracle, Row, batches, opened, unreferenced
@@ -111,6 +112,66 @@ def test_the_second_generation_of_a_step_replaces_the_first(tmp_path: Path) -> N
             tapes.append(directory.segments._tapes_of("grid", FIRST))
             assert len(directory.settings.log_generations) == 1
     assert tapes[0] != tapes[1]
+
+
+def keys_of(path: Path) -> dict[str, str]:
+    texts: dict[str, str] = json.loads((path / "secrets" / NOISE_KEYS).read_text())
+    return texts
+
+
+def test_a_new_noise_key_is_in_use_from_the_next_step_on_and_the_old_one_goes_when_no_search_needs_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "d"
+    gated(path, range(FIRST, FIRST + 3))
+    old, begun = keys_of(path), FIRST + 3
+    assert new_generation(path, new_key=True) == begun
+    with opened(path, begun * PERIOD) as directory:
+        tapes, keys = directory.segments._tapes_of, directory.segments.noise_keys
+        allowance = directory.settings.outage_allowance // PERIOD
+        for name in TYPES:
+            assert (tapes(name, begun - 1) == tapes(name, begun)) is False
+        assert [keys.for_search(step).id for step in (begun - 1, begun)] == ["1", "2"]
+    assert keys_of(path).items() > old.items()
+    longest = max(type_.parameters.cycle for type_ in directory.types.values())
+    for step, there in ((begun, {"1", "2"}), (begun + longest + allowance, {"1", "2"})):
+        gated(path, range(step, step + 1))
+        opened(path, step * PERIOD).close()
+        assert keys_of(path).keys() == there
+    gated(path, range(begun + longest + allowance + 1, begun + longest + allowance + 2))
+    opened(path, (begun + longest + allowance + 2) * PERIOD).close()
+    assert keys_of(path).keys() == {"2"}
+    with closing(ControlFile(path)) as control:
+        assert [entry.id for entry in stored_settings(control).noise_keys] == ["2"]
+
+
+def test_the_second_new_key_of_a_step_replaces_the_first_which_was_never_used(tmp_path: Path) -> None:
+    gated(tmp_path / "d", range(FIRST, FIRST + 2))
+    for number in ("2", "3"):
+        assert new_generation(tmp_path / "d", new_key=True) == FIRST + 2
+        with opened(tmp_path / "d", (FIRST + 2) * PERIOD) as directory:
+            assert [entry.id for entry in directory.settings.noise_keys] == ["1", number]
+        assert keys_of(tmp_path / "d").keys() == {"1", number}
+
+
+def test_answers_follow_the_new_key(tmp_path: Path) -> None:
+    """With restart after the crossing every search begins anew with a generation, so all noise is of the new key."""
+    gated(tmp_path / "d", range(FIRST, FIRST + 5))
+    with opened(tmp_path / "d", (FIRST + 5) * PERIOD) as directory:
+        oracle = Oracle(directory)
+    oracle.naive = {"crossing": oracle.naive["crossing"]}
+    new_generation(tmp_path / "d", new_key=True)
+    with opened(tmp_path / "d", (FIRST + 5) * PERIOD) as directory:
+        own = directory.segments._tapes_of("crossing", FIRST + 5)
+    oracle.stepped = FIRST - 1
+    for step in range(FIRST, FIRST + 20):
+        if step == FIRST + 5:
+            oracle.naive["crossing"].begin_generation(own, step)
+        oracle.arrive(rows_of(step), step, step)
+        true = oracle.through(step)
+        if step >= FIRST + 5:
+            (found,) = gated(tmp_path / "d", range(step, step + 1))
+            assert {value for value in found if value.type_name == "crossing"} == true
 
 
 def test_a_backup_is_refused_where_it_could_overwrite_or_contain_itself(tmp_path: Path) -> None:

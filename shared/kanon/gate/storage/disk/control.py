@@ -80,6 +80,11 @@ class ControlFile(Database):
         rows = [(owner, *each) for each in fingerprints.items()]
         self.database.executemany("INSERT OR REPLACE INTO fingerprints VALUES (?, ?, ?)", rows)
 
+    def unrecord(self, owner: str, names: Iterable[str]) -> None:
+        """Forget fingerprints."""
+        rows = [(owner, name) for name in names]
+        self.database.executemany("DELETE FROM fingerprints WHERE owner = ? AND name = ?", rows)
+
     def text(self, name: str) -> str | None:
         """A text of the deployment, None if it has none."""
         row = self.database.execute("SELECT value FROM texts WHERE name = ?", (name,)).fetchone()
