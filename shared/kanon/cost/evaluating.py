@@ -36,7 +36,7 @@ from kanon.cost.deployed import (
     TRUE_BYTES,
 )
 from kanon.cost.workload import HOUR, Workload
-from kanon.dynamo.units import READ_UNIT
+from kanon.dynamo.units import READ_UNIT, write_units
 
 PAGE_BYTES = 1 << 20
 """The most that DynamoDB answers at once."""
@@ -44,10 +44,8 @@ LISTED_BYTES = 200
 """Bytes of a part in a list of parts."""
 TRANSACTED = 2
 """A write in a transaction takes twice its units."""
-ROW_UNITS = 2
-"""Write units of a slot's row, with the names of the manifests that are kept."""
-FIXED_WRITES = ROW_UNITS + TRANSACTED * (ROW_UNITS + 1)
-"""Write units per slot and step: the lease; mark, manifest and horizon in one transaction."""
+ROW_BYTES, NAME_BYTES = 400, 88
+"""Bytes of a slot's row, and of each manifest that it names to keep it."""
 FIXED_READS = 4
 """Read units per slot and step, besides one for each partition of the log: what is recorded, types, the mark."""
 OTHER_CALLS = 10
@@ -103,10 +101,12 @@ class SlotStep:
     Args:
         workload: the load.
         measured: measured values and assumptions.
+        age: the steps of the slot so far, over which its row grows; infinite in a deployment that is months old.
     """
 
     workload: Workload
     measured: Mapping[str, float]
+    age: float = math.inf
 
     @property
     def joins(self) -> float:
@@ -163,11 +163,21 @@ class SlotStep:
         """Write units of a step besides the joins: the fixed ones, what is recorded of ranges, and crossings."""
         crossings = self.workload.crossed_a_step / self.workload.slots
         recorded = max(0.0, self.ranges - 1) + min(1.0, crossings)  # the last range only if there is a crossing in it
-        return (
-            FIXED_WRITES
-            + ROW_UNITS * (recorded + self._kept)
-            + TRANSACTED * (crossings + ROW_UNITS * self._transactions)
-        )
+        row = self.row_units
+        fixed = row + TRANSACTED * (row + 1)  # the lease; mark, manifest and horizon in one transaction
+        return fixed + row * (recorded + self._kept) + TRANSACTED * (crossings + row * self._transactions)
+
+    @cached_property
+    def row_units(self) -> float:
+        """Write units of the slot's row, the mean of all steps: it names the last manifests, and one for each day."""
+
+        def units(day: int) -> int:
+            return write_units(ROW_BYTES + NAME_BYTES * (MANIFESTS_KEPT + min(day + 1, OUTAGE_DAYS)))
+
+        days = self.age * self.workload.parameters.period / (24 * HOUR)
+        young = [units(day) * min(1.0, days - day) for day in range(math.ceil(min(days, OUTAGE_DAYS)))]
+        old = units(OUTAGE_DAYS)
+        return old + (math.fsum(young) - old * min(days, OUTAGE_DAYS)) / days
 
     @property
     def _transactions(self) -> float:
@@ -233,9 +243,9 @@ class SlotStep:
         return self.workload.slots * (kept * padded + (kept + waiting * self.ranges) * lists + shown)
 
 
-def written_units(workload: Workload, measured: Mapping[str, float]) -> float:
-    """Write units of a step: the log, and what each slot writes."""
-    slots = workload.slots * SlotStep(workload, measured).written
+def written_units(workload: Workload, measured: Mapping[str, float], age: float = math.inf) -> float:
+    """Write units of a step: the log, and what each slot writes. With an ``age`` the mean of the first so many."""
+    slots = workload.slots * SlotStep(workload, measured, age).written
     return workload.joins_a_step * workload.logged.units + slots
 
 

@@ -85,7 +85,7 @@ def cost_of(parameters: Parameters, outcome: TypeOutcome, steps: range, pricing:
     load = Workload(parameters, joins, pricing.batch, sets=max(1, outcome.sets), touched=touched, crossed=crossed)
     load = with_slots(load, pricing.measured)
     check_finishes(load, pricing.measured)
-    written = len(steps) * written_units(load, pricing.measured)
+    written = len(steps) * written_units(load, pricing.measured, len(steps))
     read = len(steps) * evaluation_read_units(load)
     return Cost(written, read, bill(usage(load, pricing.measured), pricing.prices), load)
 

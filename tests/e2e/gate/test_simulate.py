@@ -3,14 +3,15 @@
 import hashlib
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
 import pytest
 
 from kanon.client import encoded
-from kanon.cost import evaluating
 from kanon.cost.billing import read_measured, read_prices
+from kanon.cost.evaluating import written_units
 from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.types import Type, read_types
 from kanon.joinlog.numbered import Texts
@@ -104,18 +105,10 @@ def _type_of(stack: Stack) -> Type:
 
 
 @pytest.mark.skipif(not REAL_LOG.exists(), reason="the real join log is not part of the project")
-def test_the_write_units_of_the_replay_are_between_those_of_a_young_and_of_a_full_row(stack_of_a_replay, monkeypatch):
-    """The row of a slot takes one unit until it names ten manifests or so, and two from then on, as the model has it.
-
-    So the model overstates a log of days by up to a fifth. The replay has one slot, the model more.
-    """
+def test_the_write_units_of_the_model_are_those_of_the_replay(stack_of_a_replay):
+    """The model has steady joins. The log has days without any, after which a slot's row names fewer manifests."""
     recorded, stack = stack_of_a_replay
-    full = model_units(recorded, stack)
-    monkeypatch.setattr(evaluating, "ROW_UNITS", 1)
-    monkeypatch.setattr(evaluating, "FIXED_WRITES", 1 + 2 * (1 + 1))
-    young = model_units(recorded, stack)
-    assert young < recorded.units < full
-    assert full - young == pytest.approx(3 * 24 * recorded.days, rel=0.1)
+    assert recorded.units < model_units(recorded, stack) < 1.08 * recorded.units
 
 
 def model_units(recorded: Recorded, stack: Stack) -> float:
@@ -123,4 +116,6 @@ def model_units(recorded: Recorded, stack: Stack) -> float:
     type_ = _type_of(stack)
     (outcome,) = outcomes(joined(recorded), [type_], keys_of(stack), steps)
     cost = cost_of(type_.parameters, outcome, steps, Pricing(read_prices(), read_measured()))
-    return cost.written - evaluating.FIXED_WRITES * len(steps) * (cost.workload.slots - 1)
+    distinct = sum(len({*joins}) for joins in real_joins(START // 3600, recorded.days).values())
+    load = replace(cost.workload, joins=distinct / (3600 * len(steps)), slots=1)  # as the replay sends them
+    return len(steps) * written_units(load, read_measured(), len(steps))
