@@ -88,6 +88,9 @@ def serve(
     list_days: Annotated[
         int | None, typer.Option(min=1, help="With --data: how many days the history of lists is kept; 90.")
     ] = None,
+    enrol_auth: Annotated[
+        Auth | None, typer.Option(help="With --data: who may enrol for credentials, by default KEY; or JWT.")
+    ] = None,
     parameters: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help='Without --data: JSON such as {"NoiseKeys": [...]}, "LogGenerations".'),
@@ -108,7 +111,7 @@ def serve(
         _rehearse(port, _of_rehearsal(period), type_, types_file, parameters, cors)
     else:
         refuse_unused(context, ("parameters",), "with --data: it is for the rehearsal, without --data")
-        credentials = Credentials(join_auth, batch_auth, jwks, issuer, audience, list_auth or Auth.KEY)
+        credentials = Credentials(join_auth, batch_auth, jwks, issuer, audience, list_auth or Auth.KEY, enrol_auth)
         lists = OfLists(list_auth, review_steps, list_days)
         reports = OfReports(report_origins, epsilon_cap, delta_cap)
         document = types_document(type_, types_file)

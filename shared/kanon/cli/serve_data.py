@@ -7,6 +7,7 @@ import threading
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
 from socket import gaierror
@@ -23,13 +24,17 @@ from kanon.serving.access import Access, Auth, Check
 if TYPE_CHECKING:
     from kanon.gate.types import Type
     from kanon.gateway.answering import Gateway
+    from kanon.serving.api_keys import ApiKeys
     from kanon.serving.directory import Directory
+    from kanon.serving.enrolment import EnrolRoutes
     from kanon.serving.lists import Lister
     from kanon.serving.reporting import Reporting
+    from kanon.serving.tokens import Tokens
 
 ONLY_DATA = (
     *("host", "join_auth", "batch_auth", "jwks", "issuer", "audience"),
     *("report_origins", "epsilon_cap", "delta_cap", "gateway", "list_auth", "review_steps", "list_days"),
+    "enrol_auth",
 )
 """The options of ``kanon serve`` that need ``--data``."""
 
@@ -65,6 +70,7 @@ class Credentials:
     issuer: str | None
     audience: str | None
     lists: Auth = Auth.KEY
+    enrol: Auth | None = None
 
     def check(self) -> None:
         """Refuse options that do not fit together.
@@ -72,27 +78,58 @@ class Credentials:
         Raises:
             typer.BadParameter: one is missing, has no effect, or is not allowed.
         """
-        tokens = Auth.JWT in (self.join, self.batch, self.lists)
+        tokens = Auth.JWT in (self.join, self.batch, self.lists, self.enrol)
         given = [value is not None for value in (self.jwks, self.issuer, self.audience)]
         if self.batch is Auth.OPEN:
             raise typer.BadParameter("batches always need KEY or JWT", param_hint="--batch-auth")
+        if self.enrol is Auth.OPEN:
+            raise typer.BadParameter("one person is one account: KEY or JWT", param_hint="--enrol-auth")
         if tokens and not all(given):
             raise typer.BadParameter("JWT needs --jwks, --issuer and --audience")
         if any(given) and not tokens:
             raise typer.BadParameter("--jwks, --issuer and --audience have no effect without --join-auth JWT")
 
-    def access(self, keys: Check) -> Access:
-        """The checks of requests. ``keys`` checks an API key.
+    def access(self, keys: Check, types: "Collection[Type]" = ()) -> Access:
+        """The checks of requests to a service with these types. ``keys`` checks an API key.
 
         Raises:
             ConfigurationError: the file of public keys cannot be read.
         """
         checks = {Auth.KEY: keys}
-        if self.jwks is not None:
-            from kanon.serving.tokens import Tokens
+        if self.tokens is not None:
+            checks[Auth.JWT] = self.tokens.has
+        needing = frozenset(type_.name for type_ in types if type_.credential)
+        return Access(self.join, self.batch, checks, self.lists, self.enrol or Auth.KEY, needing)
 
-            checks[Auth.JWT] = Tokens(self.jwks, self.issuer or "", self.audience or "").has
-        return Access(self.join, self.batch, checks, self.lists)
+    @cached_property
+    def tokens(self) -> "Tokens | None":
+        """What checks tokens, if there are any."""
+        if self.jwks is None:
+            return None
+        from kanon.serving.tokens import Tokens
+
+        return Tokens(self.jwks, self.issuer or "", self.audience or "")
+
+    def enrolment(self, directory: "Directory", keys: "ApiKeys") -> "EnrolRoutes | None":
+        """The routes to enrol in a directory with a type that needs credentials.
+
+        Raises:
+            ConfigurationError: its accounts are not those that it had.
+            typer.BadParameter: the option has no effect.
+        """
+        if not any(type_.credential for type_ in directory.types.values()):
+            if self.enrol is not None:
+                raise typer.BadParameter("no type needs a credential", param_hint="--enrol-auth")
+            return None
+        from kanon.serving.enrolment import EnrolRoutes, open_credentials
+
+        name_of = self.tokens.subject_of if self.tokens is not None and self.enrol is Auth.JWT else keys.name_of
+
+        def account(text: str) -> str | None:
+            name = name_of(text)
+            return None if name is None else f"{self.enrol or Auth.KEY} {name}"
+
+        return EnrolRoutes(open_credentials(directory), account)
 
 
 @contextmanager
@@ -181,13 +218,16 @@ def serve_directory(
             directory = open_directory(place.data, Given(period=period, types=types), clock.now())
             opened.callback(directory.close)
             keys = ApiKeys(lambda: directory.control.database)
-            access = credentials.access(keys.has)
+            access = credentials.access(keys.has, directory.types.values())
             reporting = reports.opened(directory)
             gateway, lister = place.relayed(directory), lists.opened(directory, credentials)
+            enrolment = credentials.enrolment(directory, keys)
         if reporting is not None:
             opened.callback(reporting.close)
         with usable(place.port, place.host):
-            running = Running(directory, access, place.host, place.port, place.cors, reporting, gateway, lister)
+            running = Running(
+                directory, access, place.host, place.port, place.cors, reporting, gateway, lister, enrolment
+            )
         opened.pop_all()
     with closing(running):
         if _is_loopback(place.host) and sys.stderr.isatty():  # a log must not keep the token

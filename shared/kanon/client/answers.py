@@ -115,9 +115,9 @@ def client_field(client: str | int) -> dict[str, str | int]:
     return {"client": client} if isinstance(client, str) else {"shortClientIdentifier": client}
 
 
-def join_request(type_: str, value: Value, client: str | int, *, listed: bool) -> Request:
-    """The request of one join. That of a listed type carries the value."""
-    body = {**client_field(client), **value_field(value, listed=listed)}
+def join_request(type_: str, value: Value, client: Mapping[str, Any], *, listed: bool) -> Request:
+    """The request of one join. ``client`` is the field that names the client. That of a listed type carries the value."""
+    body = {**client, **value_field(value, listed=listed)}
     return request("POST", f"{path_of(type_, value_id(value))}:join", body)
 
 

@@ -16,6 +16,7 @@ from kanon.client.calls import (
     Calls,
     Private,
     Steps,
+    check_anonymous,
     check_relay,
 )
 from kanon.client.connection import TIMEOUT, HttpAnswer, Reply, address, no_answer
@@ -29,6 +30,7 @@ except ImportError as missing:
     raise ImportError(f"{missing.name} is missing: pip install 'kanon-dp[async]'", name=missing.name) from missing
 
 if TYPE_CHECKING:
+    from kanon.client.anonymous import Anonymous
     from kanon.client.relaying import Outers, Relaying
     from kanon.reports.clients.sending import Outgoing
     from kanon.reports.clients.windows import Windows
@@ -46,6 +48,7 @@ class AsyncClient:
         spread: as for ``Client``.
         reports: as for ``Client``.
         relay: as for ``Client``.
+        anonymous: as for ``Client``.
         http: your own client, for example with another transport; it stays open. Let it keep no cookies: they would
             link the calls.
     """
@@ -59,15 +62,17 @@ class AsyncClient:
         spread: float | None = None,
         reports: Windows | None = None,
         relay: str | None = None,
+        anonymous: Anonymous | None = None,
         http: httpx2.AsyncClient | None = None,
     ) -> None:
         check_relay(service, relay, reports)
+        check_anonymous(auth, anonymous)
         for url in (service, relay or service):
             address(url)
         self._url, self._auth = service.rstrip("/"), auth
         self._relay, self._relaying = (relay or "").rstrip("/"), _relaying(self._url, auth) if relay else None
         self._http, self._own = http or httpx2.AsyncClient(cookies=_no_cookies()), http is None
-        self._calls = Calls(deadline, spread, reports)
+        self._calls = Calls(deadline, spread, reports, anonymous)
 
     async def __aenter__(self) -> Self:
         return self
@@ -80,7 +85,7 @@ class AsyncClient:
         if self._own:
             await self._http.aclose()
 
-    async def join(self, type_: str, value: Value, client: str | int) -> None:
+    async def join(self, type_: str, value: Value, client: str | int | None = None) -> None:
         """``Client.join``."""
         await self._run(self._calls.join(type_, value, client))
 

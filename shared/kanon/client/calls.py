@@ -34,6 +34,8 @@ from kanon.client.ranges import Ranges
 from kanon.client.values import SetId, Value, bucket_of, decoded, value_id
 
 if TYPE_CHECKING:
+    from kanon.client.anonymous import Anonymous
+    from kanon.client.auth import Auth
     from kanon.reports.clients.encrypt import CachedKeys
     from kanon.reports.clients.sending import Outgoing
     from kanon.reports.clients.windows import Device, Windows
@@ -61,6 +63,16 @@ _T = TypeVar("_T")
 _LOCK = threading.Lock()
 """Held while a state changes, never during a request: one for all clients, which a fork finds free."""
 os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
+
+
+def check_anonymous(auth: Auth | None, anonymous: Anonymous | None) -> None:
+    """Refuse to name the caller beside a credential.
+
+    Raises:
+        ValueError: there is both.
+    """
+    if auth is not None and anonymous is not None:
+        raise ValueError("auth names the caller of each join: give it to anonymous.enrol alone")
 
 
 def check_relay(service: object, relay: str | None, reports: Windows | None) -> None:
@@ -94,6 +106,7 @@ class Calls:
         deadline: seconds for one call of the API with its repetitions; 0: no call is repeated.
         spread: the largest number of seconds that an answer is kept beyond ``nextUpdate``; None: a tenth of a step.
         reports: the parameters of ``contribute``.
+        anonymous: the credential for types that need one.
         clock: seconds that never go back.
         now: unix seconds.
         random: uniform in [0, 1).
@@ -102,6 +115,7 @@ class Calls:
     deadline: float = DEADLINE
     spread: float | None = None
     reports: Windows | None = None
+    anonymous: Anonymous | None = None
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
     random: Callable[[], float] = random.random
@@ -119,17 +133,33 @@ class Calls:
 
     # Joining
 
-    def join(self, type_: str, value: Value, client: str | int) -> Steps[None]:
-        """Join the set of a value as one client."""
+    def join(self, type_: str, value: Value, client: str | int | None) -> Steps[None]:
+        """Join the set of a value as one client, or with a credential after a random time."""
         described = yield from self._described(type_)
-        asked = answers.join_request(type_, value, client, listed=described.get("listed", False))
+        listed = described.get("listed", False)
+        if described.get("credential", False):
+            if client is not None or self.anonymous is None:
+                raise ValueError(f"type {type_!r} needs a credential: give Client(..., anonymous=), and join no client")
+            after, period = self.anonymous.delay(described["period"]), described["period"]
+            at = self.now() + after
+            set_id, step = decoded(value_id(value)), waiting.join_step(at, period)
+            asked = answers.join_request(
+                type_, value, self.anonymous.presentation(type_, set_id, step, at), listed=listed
+            )
+            end = self.clock() + after + self.deadline
+            answers.read_nothing(asked, (yield from self._answered(asked, end, after)))
+            return
+        if client is None:
+            raise ValueError(f"type {type_!r} needs no credential: give a client")
+        asked = answers.join_request(type_, value, answers.client_field(client), listed=listed)
         answers.read_nothing(asked, (yield from self._of_types(asked, {type_})))
 
     def join_many(self, joins: Iterable[Join]) -> Steps[None]:
         """Send joins, 500 per call."""
         joins = list(joins)
         for type_ in {join.type for join in joins}:
-            yield from self._described(type_)
+            if (yield from self._described(type_)).get("credential", False):
+                raise ValueError(f"type {type_!r} needs a credential: join one set at a time")
         results = yield from self.batch_join(joins)
         if refused := {n: error for n, error in enumerate(results) if error is not None}:
             raise PartlyRefusedError(refused, len(results))
@@ -337,9 +367,12 @@ class Calls:
         parameters = self.check_reports()
         if parameters.sparsity is None:
             raise ValueError("a window has no limit of joins: give Windows(..., sparsity=20), or another number")
-        if not (yield from self._described(type_)).get("listed", False):
+        described = yield from self._described(type_)
+        if not described.get("listed", False):
             raise ValueError(f"type {type_!r} is not listed: use contribute, whose keys are declared or discovered")
-        join = answers.join_request(type_, value, client, listed=True)
+        if described.get("credential", False):
+            raise ValueError(f"type {type_!r} needs a credential, which is not for a later step: use join")
+        join = answers.join_request(type_, value, answers.client_field(client), listed=True)
         report, fits = yield from self.seal(value, amount)
         delayed = [report._replace(scheduled=report.scheduled + secrets.randbelow(parameters.length))]
         if fits and amount and self._joins_now(report.scheduled, (type_, bucket_of(value))):

@@ -16,6 +16,7 @@ from kanon.client.calls import (
     Calls,
     Private,
     Steps,
+    check_anonymous,
     check_relay,
 )
 from kanon.client.connection import Connection, Reply, Transport
@@ -23,6 +24,7 @@ from kanon.client.errors import NoAnswerError, RefusedError
 from kanon.client.values import Value
 
 if TYPE_CHECKING:
+    from kanon.client.anonymous import Anonymous
     from kanon.client.relaying import RelayedConnection
     from kanon.reports.clients.sending import Outgoing
     from kanon.reports.clients.windows import Windows
@@ -47,6 +49,8 @@ class Client:
         reports: for ``contribute``: ``kanon.reports.clients.windows.Windows`` with your origin.
         relay: the address of a relay, for joins and queries that hide your address from the service (Oblivious HTTP,
             the extra ``relay``; docs/guides/relay.md). ``KeysDifferError``: the service may single out this client.
+        anonymous: ``kanon.client.anonymous.Anonymous``, a credential for types that need one (experimental). It takes
+            the place of ``auth``.
         sleep: waits the given number of seconds.
 
     Every call raises an ``ApiError``: ``UnknownTypeError`` for a type that the service does not have,
@@ -68,14 +72,16 @@ class Client:
         spread: float | None = None,
         reports: Windows | None = None,
         relay: str | None = None,
+        anonymous: Anonymous | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if not isinstance(service, str) and auth is not None:
             raise ValueError("a transport authenticates itself: give it the auth object")
+        check_anonymous(auth, anonymous)
         self._connection = _connection(service, relay, auth, reports)
         self._transport = service
         usual = DEADLINE if isinstance(service, str) else 0.0
-        self._calls = Calls(usual if deadline is None else deadline, spread, reports)
+        self._calls = Calls(usual if deadline is None else deadline, spread, reports, anonymous)
         self._sleep = sleep
         self.authenticated = auth is not None
         """Whether it may send batches everywhere."""
@@ -94,8 +100,11 @@ class Client:
 
     # Values
 
-    def join(self, type_: str, value: Value, client: str | int) -> None:
-        """Join the set of a value as one client."""
+    def join(self, type_: str, value: Value, client: str | int | None = None) -> None:
+        """Join the set of a value as one client.
+
+        Without a client, join with the credential: after a random time of up to a step, unless ``anonymous`` says less.
+        """
         self._run(self._calls.join(type_, value, client))
 
     def join_many(self, joins: Iterable[Join]) -> None:

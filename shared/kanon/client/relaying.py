@@ -43,9 +43,6 @@ except ImportError as missing:
 _JOINS = re.compile(r"/v1/types/[^/]+/sets/[^/]+:join|/v1:batchJoin")
 _KEYS, _GATEWAY, _TYPES = request("GET", KEYS_PATH), request("POST", GATEWAY_PATH), request("GET", "/v1/types")
 
-CLOCK_MARGIN = 60
-"""A join names the step of so many seconds ago: the service takes it for 120 s more, so clocks may differ a minute."""
-
 _T = TypeVar("_T")
 
 
@@ -93,7 +90,7 @@ class Relaying:
                 if types.status != 200:
                     return types
                 self._period = _period(types)
-            headers = {**headers, STEP_FIELD: str(_step(self.now(), self._period))}
+            headers = {**headers, STEP_FIELD: str(waiting.join_step(self.now(), self._period))}
         return (yield from self._sealed(method, path, body, headers))
 
     def _sealed(self, method: str, path: str, body: bytes, headers: Headers) -> Outers[Reply]:
@@ -152,10 +149,6 @@ def _opened(reply: Reply, exchange: Exchange) -> HttpAnswer:
             f"{_GATEWAY.name}: {error}: check that the address is a relay's, and that it changes no bytes"
         ) from None
     return HttpAnswer(found.status, list(found.fields), found.content)
-
-
-def _step(now: float, period: int) -> int:
-    return int((now - min(CLOCK_MARGIN, period // 2)) // period)
 
 
 def _period(reply: Reply) -> int:

@@ -12,6 +12,8 @@ REPEATED = frozenset({429, 500, 502, 503, 504})
 """Statuses after which the same request may succeed."""
 LONGEST = 30.0
 """Seconds; the range of the jitter ends here, but not what ``Retry-After`` asks for."""
+CLOCK_MARGIN = 60
+"""A join names the step of so many seconds ago: the service takes it for 120 s more, so clocks may differ a minute."""
 
 Headers = Iterable[tuple[str, str]]
 
@@ -25,6 +27,15 @@ def wait(failed: int, random: float, retry_after: int | None) -> float:
     ([0.5, 1.0, 2.0, 15.0], 7.5)
     """
     return (retry_after or 0) + random * min(LONGEST, 2.0 ** min(failed - 1, 10))
+
+
+def join_step(now: float, period: int) -> int:
+    """The step that a join names at a time (Unix s), with steps of ``period`` seconds.
+
+    >>> [join_step(now, 3600) for now in (7200, 7259, 7260)]
+    [1, 1, 2]
+    """
+    return int((now - min(CLOCK_MARGIN, period // 2)) // period)
 
 
 def kept(max_age: int, age: int, spread: float, random: float) -> float:

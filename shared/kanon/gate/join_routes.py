@@ -8,6 +8,7 @@ from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
 from pydantic import ValidationError
 
 from kanon import clock
+from kanon.errors import ConfigurationError
 from kanon.gate.joining import Join, Joining
 from kanon.gate.models import (
     NOT_LOGGED,
@@ -17,7 +18,10 @@ from kanon.gate.models import (
     JoinAnswer,
     JoinBody,
     JoiningClient,
+    Presentation,
+    not_in_batches,
     unknown_type,
+    wrong_client,
     wrong_value,
 )
 from kanon.gate.paths import SetInPath, TypeInPath
@@ -42,11 +46,13 @@ class JoinRoutes:
         types: the types of the deployment by name.
         joining: provides the use case.
         count: is told the accepted ones and the number of the well-formed joins of each request.
+        admit: checks a presentation for a set of a type at a time, and returns its tag; for types that need it.
     """
 
     types: Mapping[str, Type]
     joining: Callable[[], Joining]
     count: Callable[[int, int], None]
+    admit: Callable[[str, bytes, Presentation, float], bytes] | None = None
 
     def add_to(self, app: APIGatewayHttpResolver) -> None:
         """Let a resolver answer these routes."""
@@ -69,15 +75,29 @@ class JoinRoutes:
         """Log that a client joined a set. Repeating a join within a step changes nothing."""
         if type_name not in self.types:
             raise RequestError(unknown_type(type_name, self.types))
-        if wrong := wrong_value(self.types[type_name], set_id, body.value):
+        type_, now = self.types[type_name], clock.now()
+        if wrong := wrong_value(type_, set_id, body.value) or wrong_client(type_, body):
             raise RequestError(wrong)
+        if body.presentation is None:
+            join = _join(type_name, set_id, body)
+        else:
+            join = self._presented(type_name, set_id, body.presentation, body.value, now)
         accepted = 0
         try:
-            self.joining().join(_join(type_name, set_id, body), clock.now())
+            self.joining().join(join, now)
             accepted = 1
         finally:
             self.count(accepted, 1)
         return json_answer(JoinAnswer())
+
+    def _presented(
+        self, type_name: str, set_id: bytes, presentation: Presentation, value: str | None, now: float
+    ) -> Join:
+        """The join of whoever presents a credential: the client is its tag, of which only the token is kept."""
+        if self.admit is None:
+            raise ConfigurationError(f"type {type_name!r} needs credentials, which this service does not check")
+        tag = self.admit(type_name, set_id, presentation, now)
+        return Join(type_name, set_id, "arc", tag, None if value is None else value.encode())
 
     def batch_join(self, body: BatchJoinBody) -> Response[BatchJoinAnswer]:
         """Log up to 500 joins independently; ``results`` has one entry for every join, in order."""
@@ -105,7 +125,8 @@ class JoinRoutes:
             return invalid(error.errors(include_url=False, include_input=False))
         if body.type not in self.types:
             return unknown_type(body.type, self.types)
-        if wrong := wrong_value(self.types[body.type], body.set, body.value):
+        type_ = self.types[body.type]
+        if wrong := not_in_batches(type_) or wrong_value(type_, body.set, body.value):
             return wrong
         return _join(body.type, body.set, body)
 

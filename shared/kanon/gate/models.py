@@ -1,5 +1,6 @@
 """The bodies and answers of the HTTP interface (docs/reference/api.md), as real clients send and expect them."""
 
+import binascii
 import re
 from collections.abc import Collection
 from functools import partial
@@ -22,7 +23,7 @@ from pydantic import (
 from kanon.gate.mechanism.bounds import PRIOR, UNIT, guarantee
 from kanon.gate.mechanism.parameters import WATCHED_SETS
 from kanon.gate.types import TYPE_NAME, Type
-from kanon.http.answers import AnswerBody, Body, ErrorAnswer, Problem, error_answer, meant
+from kanon.http.answers import AnswerBody, Body, ErrorAnswer, Problem, error_answer, meant, unknown_field
 from kanon.http.encoding import BASE64, decode_base64
 from kanon.noise import bound as noise
 from kanon.noise.exact import round_up
@@ -33,6 +34,8 @@ JOIN_PATH = re.compile(r"/v1/types/[^/]+/sets/[^/]+:join")
 MOST_CLIENT_BYTES = 256
 MOST_VALUE_BYTES = 512
 SHORT_CLIENTS = 1 << 53  # every JSON parser represents smaller integers exactly
+PRESENTATION = "^[A-Za-z0-9_-]{347}$"
+"""260 bytes in base64url."""
 
 
 def _decode_hash(text: Any) -> tuple[str, bytes]:
@@ -79,7 +82,8 @@ ListedValue = Annotated[
 
 def _one_client(example: dict[str, Any], schema: dict[str, Any]) -> None:
     """Describe a join as one of two objects, each with its way to name the client. Generated clients type them so."""
-    ways = {"client": "Client", "shortClientIdentifier": "ShortClient"}
+    ways = {"client": "Client", "shortClientIdentifier": "ShortClient", "presentation": "Presentation"}
+    ways = {way: name for way, name in ways.items() if way in schema["properties"]}
     objects = [
         {
             "title": f"{schema['title']}Of{name}",
@@ -114,6 +118,25 @@ def wrong_value(type_: Type, set_id: bytes, value: str | None) -> ErrorAnswer | 
     return error_answer(400, f"value: {reason}", Problem(field="value", reason=reason))
 
 
+def wrong_client(type_: Type, body: "JoinBody") -> ErrorAnswer | None:
+    """The answer to a join that names its client in another way than its type does; None if it is right."""
+    if type_.credential == (body.presentation is not None):
+        return None
+    if type_.credential:
+        reason = "this type needs a credential: give a presentation, and no client"
+    else:
+        reason = unknown_field("presentation", ["client", "shortClientIdentifier", "value", "name"])
+    return error_answer(400, f"presentation: {reason}", Problem(field="presentation", reason=reason))
+
+
+def not_in_batches(type_: Type) -> ErrorAnswer | None:
+    """The answer to a join in a batch whose type needs a credential: a batch would link sets. None for another type."""
+    if not type_.credential:
+        return None
+    reason = "this type needs a credential: join one set a request"
+    return error_answer(400, f"type: {reason}", Problem(field="type", reason=reason))
+
+
 class JoiningClient(Body):
     """The client that joins: an opaque ``client`` of 1 to 256 bytes, or the short number that some browsers use."""
 
@@ -139,17 +162,37 @@ class JoiningClient(Body):
 
     @model_validator(mode="after")
     def _one_client(self) -> Self:
-        given = self.model_fields_set & {"client", "short_client_identifier"}
-        if len(given) != 1 or (self.client is None and self.short_client_identifier is None):
+        given = self.model_fields_set & {"client", "short_client_identifier", "presentation"}
+        if len(given) != 1 or getattr(self, given.pop()) is None:
             raise ValueError("give exactly one of client and shortClientIdentifier")
         return self
 
 
+def _decode_presentation(text: Any) -> bytes:
+    if not isinstance(text, str) or not re.fullmatch(PRESENTATION, text):
+        raise ValueError("must be base64url of 260 bytes without padding")
+    return binascii.a2b_base64(text.translate({45: 43, 95: 47}) + "=")
+
+
+class Presentation(Body):
+    """Of a type that needs a credential: shows one for this set and step, and not whose it is."""
+
+    epoch: Annotated[StrictInt, Field(ge=0, lt=1 << 32, description="The week of the credential's key")]
+    step: Annotated[StrictInt, Field(ge=0, lt=1 << 53, description="The step of the join")]
+    proof: Annotated[
+        bytes, BeforeValidator(_decode_presentation), WithJsonSchema({"type": "string", "pattern": PRESENTATION})
+    ]
+
+
 class JoinBody(JoiningClient):
-    """The client that joins: an opaque ``client`` of 1 to 256 bytes, or the short number that some browsers use."""
+    """The client that joins: an opaque ``client`` of 1 to 256 bytes, or the short number that some browsers use.
+
+    A type with ``credential`` takes a ``presentation`` instead.
+    """
 
     model_config = ConfigDict(json_schema_extra=partial(_one_client, {"client": "client-1"}))
 
+    presentation: Annotated[Presentation | None, WithJsonSchema(Presentation.model_json_schema())] = None
     name: Annotated[
         str, Field(description="Ignored: Chromium repeats the type and the set here. Those of the path count")
     ] = ""
@@ -329,6 +372,7 @@ class TypeAnswer(AnswerBody):
     epoch: Annotated[int | None, Field(description="A search ends with its epoch of so many steps; null on the grid")]
     client_bits: Annotated[int, Field(description="The length of a client token in bits")]
     listed: Annotated[bool, Field(description="Whether joins carry their value, and the shared values are published")]
+    credential: Annotated[bool, Field(description="Whether a join needs an anonymous credential, and no client")]
     unit: Annotated[str, Field(description="What the bounds protect")]
     bounds: Bounds
     rejoining: list[Rejoining]
@@ -351,6 +395,7 @@ class TypeAnswer(AnswerBody):
             epoch=None if p.restart is None else p.restart.epoch,
             client_bits=p.client_bits,
             listed=type_.listed,
+            credential=type_.credential,
             unit=UNIT,
             bounds=Bounds(
                 paper=None if proved.paper is None else Bound.of(proved.paper),

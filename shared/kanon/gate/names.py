@@ -9,8 +9,8 @@ from typing import Literal
 
 from kanon.keys import Secret
 
-ClientKind = Literal["client", "short"]
-"""The literal client "2" and the short identifier 2 are different clients."""
+ClientKind = Literal["client", "short", "arc"]
+"""The literal client "2" and the short identifier 2 are different clients. ``arc``: the tag of a credential."""
 
 
 def set_key(pepper: Secret, type_name: str, set_id: bytes) -> bytes:

@@ -118,13 +118,16 @@ class JoinSettings(GateSettings, Edge, LogWriter):
         """The types of this deployment by name.
 
         Raises:
-            ConfigurationError: one is listed. On AWS nothing carries values to a lister.
+            ConfigurationError: one is listed, or needs a credential. On AWS nothing carries values to a lister, and
+                nothing enrols.
         """
         types = super().read_types()
-        if listed := next((name for name, type_ in types.items() if type_.listed), None):
-            raise ConfigurationError(
-                f"type {listed!r} is listed, which only `kanon serve --data` can do: take `listed` out here"
-            )
+        for type_ in types.values():
+            if type_.listed or type_.credential:
+                word = "listed" if type_.listed else "credential"
+                raise ConfigurationError(
+                    f"type {type_.name!r} is of a kind that only `kanon serve --data` has: take `{word}` out here"
+                )
         return types
 
 

@@ -5,7 +5,8 @@
 Each type has a threshold ``k`` (clients), a ``window`` (steps) and either a ``profile`` or its own noise
 distributions (``laws``, as ``kanon plan --json`` prints them); ``client_bits`` and ``phase`` are optional. ``restart``
 is ``grid`` unless the profile or the type says ``crossing``; then it has a ``hold`` and an ``epoch`` (steps). Joins of
-a ``listed`` type carry their value, and the values that the crowd shares are published.
+a ``listed`` type carry their value, and the values that the crowd shares are published. Joins of a type with
+``credential`` name no client: an anonymous credential counts a person once (experimental).
 """
 
 import re
@@ -58,6 +59,7 @@ class TypeConfiguration(Strict):
     hold: StrictInt | None = None
     epoch: StrictInt | None = None
     listed: StrictBool = False
+    credential: StrictBool = False
 
     @model_validator(mode="after")
     def _one_source_of_laws(self) -> "TypeConfiguration":
@@ -95,17 +97,22 @@ class TypeConfiguration(Strict):
 
 @dataclass(frozen=True)
 class Type:
-    """A type in use: its name, its constants, the name of its profile if it has one, and whether it is listed."""
+    """A type in use: its name, its constants, and the name of its profile if it has one.
+
+    ``listed`` and ``credential`` say whether its joins carry a value, and whether they need a credential.
+    """
 
     name: str
     parameters: Parameters
     profile: str | None
     listed: bool = False
+    credential: bool = False
 
     @property
     def fingerprint(self) -> str:
         """Of what never changes."""
-        return self.parameters.fingerprint.hex() + (" listed" if self.listed else "")
+        more = (" listed" if self.listed else "") + (" credential" if self.credential else "")
+        return self.parameters.fingerprint.hex() + more
 
 
 def read_types(document: str, period: int) -> dict[str, Type]:
@@ -128,7 +135,8 @@ def _read_type(name: str, entry: Any, period: int) -> Type:
         raise ConfigurationError(f"type name {name!r} must match {TYPE_NAME}")
     try:
         configuration = TypeConfiguration.model_validate(entry)
-        return Type(name, configuration.parameters(period), configuration.profile, configuration.listed)
+        parameters = configuration.parameters(period)
+        return Type(name, parameters, configuration.profile, configuration.listed, configuration.credential)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

@@ -36,8 +36,6 @@ from kanon.gateway.oblivious import (
 from kanon.http.answers import NOWHERE, ErrorAnswer, Problem, error_answer
 from kanon.http.bodies import MOST_BODY_BYTES
 
-LATE = 120
-"""Seconds for which joins of a step are still taken after it."""
 PASSED_ON = frozenset({"content-type", "authorization"})
 _STEP = re.compile("[0-9]{1,12}")
 
@@ -125,12 +123,11 @@ class Gateway:
         return _response(service(_event(request, path, query, self.passed_on)))
 
     def _in_time(self, request: BinaryRequest, now: float) -> bool:
-        """Whether a join names the current step, or the one before for ``LATE`` seconds."""
+        """Whether a join names its step, and is in time."""
         named = [value for name, value in request.fields if name == STEP_FIELD]
-        if len(named) != 1 or not _STEP.fullmatch(named[0]):
-            return False
-        behind = int(now // self.period) - int(named[0])
-        return behind == 0 or (behind == 1 and now % self.period < LATE)
+        return (
+            len(named) == 1 and _STEP.fullmatch(named[0]) is not None and clock.in_time(int(named[0]), now, self.period)
+        )
 
 
 def _event(request: BinaryRequest, path: str, query: str, passed_on: frozenset[str]) -> Event:

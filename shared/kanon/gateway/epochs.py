@@ -1,23 +1,14 @@
-"""The keys of the gateway: one for each week, derived from one secret, so every instance has the same.
+"""The keys of the gateway: one for each week, derived from one secret, so every instance has the same."""
 
-A week begins on Monday at 00:00 UTC. The key of the week before opens requests for a day more, and that of the next
-week some minutes earlier, because neither clients nor instances have the same clock. So at most two keys are valid.
-"""
-
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from kanon.clock import end_of_week, valid_weeks, week_of
 from kanon.gateway.oblivious import LAST_ID, KeyConfig
 from kanon.keys import Secret
 
-WEEK, DAY = 7 * 86_400, 86_400
-MONDAY = 4 * DAY
-"""The first Monday of Unix time."""
-AFTER, BEFORE = DAY, 300
-"""Seconds for which a key opens requests after its week, and before."""
 MOST_AGE = 3600
 """Seconds for which a key may be cached. It is never cached beyond its week."""
 
@@ -30,20 +21,15 @@ class Epochs:
 
     def current(self, now: float) -> KeyConfig:
         """The key of the week of ``now`` (Unix s), to which clients encrypt."""
-        return KeyConfig(id_of_week(now), self._key(_epoch(now)).public_key())
+        return KeyConfig(id_of_week(now), self._key(week_of(now)).public_key())
 
     def max_age(self, now: float) -> int:
         """Seconds for which the current key may be cached."""
-        left = MONDAY + (_epoch(now) + 1) * WEEK - now
-        return max(0, min(MOST_AGE, int(left)))
+        return max(0, min(MOST_AGE, int(end_of_week(week_of(now)) - now)))
 
     def opening(self, key_id: int, now: float) -> X25519PrivateKey | None:
         """The private key of an id; None if it is not valid at ``now``."""
-        return next((self._key(epoch) for epoch in self._valid(now) if _id(epoch) == key_id), None)
-
-    def _valid(self, now: float) -> Iterator[int]:
-        """The current epoch, and one beside it."""
-        yield from sorted({_epoch(now), _epoch(now - AFTER), _epoch(now + BEFORE)})
+        return next((self._key(epoch) for epoch in valid_weeks(now) if _id(epoch) == key_id), None)
 
     def _key(self, epoch: int) -> X25519PrivateKey:
         return _derived(self.secret, epoch)
@@ -51,11 +37,7 @@ class Epochs:
 
 def id_of_week(now: float) -> int:
     """The id of the current key of every deployment."""
-    return _id(_epoch(now))
-
-
-def _epoch(now: float) -> int:
-    return int(now - MONDAY) // WEEK
+    return _id(week_of(now))
 
 
 def _id(epoch: int) -> int:

@@ -16,6 +16,8 @@ from kanon.reports.collecting import JOB_PATHS, PUBLIC_KEYS, REPORTS, debug_path
 
 OPEN_QUERIES = frozenset({"/v1:query", "/v1:validateHashes"})
 METRICS = "/metrics"
+CREDENTIALS = "/v1/credentials"
+"""The path at which accounts enrol."""
 COLLECTED = frozenset({PUBLIC_KEYS, *REPORTS, *map(debug_path, REPORTS)})
 """What anybody may call of reports."""
 LISTS = re.compile(r"/v1/types/[^/]*/(released|ranges)")
@@ -43,6 +45,8 @@ class Access:
         join: who may call ``join``, as ``JoinAuth``.
         batch: who may call the other calls that need it, and read metrics, as ``BatchAuth``.
         lists: who may read lists.
+        enrol: who may enrol for credentials.
+        with_credential: the types whose joins need a credential, and nothing that names their caller.
         checks: how the credentials of each way are checked.
     """
 
@@ -50,6 +54,8 @@ class Access:
     batch: Auth
     checks: Mapping[Auth, Check]
     lists: Auth = Auth.KEY
+    enrol: Auth = Auth.KEY
+    with_credential: frozenset[str] = frozenset()
 
     def check(self, event: Mapping[str, Any]) -> None:
         """Check the credentials of a request.
@@ -71,6 +77,10 @@ class Access:
             return self.batch
         if LISTS.match(path):
             return self.lists
+        if path.rstrip("\n") == CREDENTIALS:
+            return self.enrol
         if method in ("GET", "HEAD") or path in OPEN_QUERIES:
             return Auth.OPEN
-        return self.join if JOIN_PATH.fullmatch(path) else self.batch
+        if JOIN_PATH.fullmatch(path):
+            return Auth.OPEN if path.split("/")[3] in self.with_credential else self.join
+        return self.batch

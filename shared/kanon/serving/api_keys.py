@@ -62,10 +62,14 @@ class ApiKeys:
         return [ApiKey(*row) for row in self._database().execute("SELECT name, made FROM api_keys ORDER BY made, name")]
 
     def has(self, key: str) -> bool:
-        """Whether a key is valid. It is compared with every key, in a time that does not depend on them."""
+        """Whether a key is valid."""
+        return self.name_of(key) is not None
+
+    def name_of(self, key: str) -> str | None:
+        """The name of a valid key. It is compared with every key, in a time that does not depend on them."""
         digest = _digest(key)
-        digests = [row[0] for row in self._database().execute("SELECT digest FROM api_keys")]
-        return bool(sum(hmac.compare_digest(digest, known) for known in digests))
+        known = self._database().execute("SELECT digest, name FROM api_keys").fetchall()
+        return max((name for each, name in known if hmac.compare_digest(digest, each)), default=None)
 
 
 def _digest(key: str) -> bytes:

@@ -7,6 +7,9 @@ copy begins again. The control file gets its name last, so an unfinished copy is
 Of reports it has budgets, jobs, domains and summaries, and the parts of summaries that are not published yet. It has no
 private key and no report: a copy may lack what was spent after it was made, so it must not open them.
 
+Of credentials it has the accounts, copied after the joins: everybody whose joins it has is in them. It has no key of
+the issuer, so nothing counts in it that the issuer signs after it.
+
 Of lists it has the history, and the values that were taken out of lists.
 
 A copy has no right to the noise of the original. It is refused until ``kanon operate new-generation`` gives it its own.
@@ -28,7 +31,7 @@ from kanon.gate.storage.disk.log import SUFFIX
 from kanon.gate.storage.protocols import Manifest
 from kanon.reports.storage import disk as reports
 from kanon.serving import arrivals, lists
-from kanon.serving.directory import PLACE, existing
+from kanon.serving.directory import ACCOUNTS, ISSUER_KEY, PLACE, existing
 
 ATTEMPTS = 5
 UNFINISHED = "control.part"
@@ -74,8 +77,10 @@ def _copy(source: Path, to: Path) -> Manifest:
     for file in (source / "log").glob(f"*{SUFFIX}"):
         if int(file.name.removesuffix(SUFFIX)) > manifest.step:
             _copy_database(file, to / "log" / file.name)
+    if (source / ACCOUNTS).exists():
+        _copy_database(source / ACCOUNTS, to / ACCOUNTS)
     for file in (source / "secrets").iterdir():
-        if not file.name.startswith((reports.KeyFiles.PREFIX, ".")):  # a dot: it is being written
+        if not file.name.startswith((reports.KeyFiles.PREFIX, ISSUER_KEY, ".")):  # a dot: it is being written
             shutil.copyfile(file, to / "secrets" / file.name)
             (to / "secrets" / file.name).chmod(0o600)
     _link_history(source, to)

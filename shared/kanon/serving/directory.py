@@ -59,6 +59,9 @@ REPORTS = "reports"
 DEPLOYMENT, PEPPER, CLIENT_KEY, NOISE_KEYS = "deployment", "set-pepper", "client-key", "noise-keys.json"
 LIST_KEY = "list-key"
 """The private key of the lister, of a deployment that had a listed type."""
+ISSUER_KEY, ACCOUNT_KEY = "issuer-key", "account-key"
+ACCOUNTS, CLOSED_UNTIL = "accounts.db", "closed-until"
+"""The file of accounts, whose place is a text; and the time before which nobody enrols."""
 FIRST_KEY = "1"
 DAYS, HOUR = 86_400, 3600
 MARGIN_TO_WAKE = 0.05
@@ -182,11 +185,16 @@ class Directory:
 
 
 def refuse_listed(types: Iterable[Type]) -> None:
-    """Refuse listed types, whose joins carry values, where joins come from a log.
+    """Refuse types whose joins carry values or need credentials, where joins come from a log.
 
     Raises:
-        ConfigurationError: a type is listed.
+        ConfigurationError: there is one.
     """
+    types = list(types)
+    if needing := next((type_.name for type_ in types if type_.credential), None):
+        raise ConfigurationError(
+            f"type {needing!r} needs credentials, which rows of a log do not have: leave out `credential`"
+        )
     if listed := next((type_.name for type_ in types if type_.listed), None):
         raise ConfigurationError(
             f"type {listed!r} is listed: its joins come over HTTP, to `kanon serve --data`. `kanon gate` names the"
@@ -278,6 +286,7 @@ def new_generation(path: Path, *, new_key: bool = False) -> int:
             earlier = [entry for entry in settings.log_generations if entry.from_step < first]
             entries = (*earlier, LogGenerationEntry(log=str(uuid.uuid4()), from_step=first))
             _end_reports(path)
+            _end_credentials(control, path, settings)
             changed: dict[str, Any] = {"log_generations": entries}
             with transaction(control.database):
                 if new_key:
@@ -331,6 +340,31 @@ def _end_reports(path: Path) -> None:
             ended = reports.begin_again(file, clock.now())
         for key_id in ended:
             reports.KeyFiles(path / "secrets").destroy(key_id)
+
+
+def _end_credentials(control: ControlFile, path: Path, settings: EvaluateSettings) -> None:
+    """End the issuer's keys: credentials that were made after a copy are not in the copy's accounts.
+
+    The accounts of a whole copy are not older than its log, so they say who has joined. A file that was put back alone
+    may lack some: it goes, and nobody enrols until no join counts that the log has.
+    """
+    known = control.text(ACCOUNTS)
+    if known is None:
+        return
+    (path / "secrets" / ISSUER_KEY).unlink(missing_ok=True)
+    copied, found = control.text(PLACE) != place_of(path), accounts_place(path)
+    if not found or (not copied and known != found):
+        for each in path.glob(f"{ACCOUNTS}*"):
+            each.unlink()
+        windows = [each.parameters.window for each in settings.read_types().values() if each.credential]
+        seconds = (max(windows, default=0) + 1) * settings.period + clock.LATE
+        control.put_text(CLOSED_UNTIL, str(clock.now() + seconds))
+    control.put_text(ACCOUNTS, accounts_place(path))
+
+
+def accounts_place(path: Path) -> str:
+    """What identifies the file of accounts; empty if there is none."""
+    return place_of(path, ACCOUNTS) if (path / ACCOUNTS).exists() else ""
 
 
 def retire(path: Path, name: str) -> None:
@@ -397,9 +431,9 @@ def _locked(path: Path) -> int:
     return lock
 
 
-def place_of(path: Path) -> str:
-    """What identifies the place of a directory: the file system and the number of its control file there."""
-    return f"{os.statvfs(path).f_fsid:x} {(path / NAME).stat().st_ino}"
+def place_of(path: Path, name: str = NAME) -> str:
+    """What identifies the place of a directory: the file system and the number of a file there."""
+    return f"{os.statvfs(path).f_fsid:x} {(path / name).stat().st_ino}"
 
 
 def _refuse_copy(control: ControlFile, path: Path) -> None:

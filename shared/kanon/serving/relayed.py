@@ -10,7 +10,11 @@ from kanon.serving.access import JOINS
 from kanon.serving.directory import Directory, at_random, write_secret
 
 GATEWAY_KEY = "gateway-key"
-OTHERS = re.compile(r"POST /v1:(?:query|batchQuery|validateHashes)|GET /v1/types(?:/[^/]+(?:/sets/[^/]+)?)?")
+OTHERS = re.compile(
+    r"POST /v1:(?:query|batchQuery|validateHashes)"
+    r"|GET /v1/(?:types(?:/[^/]+(?:/sets/[^/]+)?)?|credentials/keys)"
+    r"|(?:GET|POST|DELETE) /v1/credentials"
+)
 """What clients ask beside joins. Health, metrics, jobs, reports and the console have no place behind a relay."""
 
 

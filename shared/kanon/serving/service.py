@@ -27,6 +27,7 @@ from kanon.serving.routes import Kind, Routes
 
 if TYPE_CHECKING:
     from kanon.gateway.answering import Gateway
+    from kanon.serving.enrolment import EnrolRoutes
     from kanon.serving.lists import Lister
     from kanon.serving.reporting import Reporting, ReportWork
 
@@ -48,9 +49,10 @@ class Service:
         reporting: "Reporting | None" = None,
         gateway: "Gateway | None" = None,
         lister: "Lister | None" = None,
+        enrolment: "EnrolRoutes | None" = None,
     ) -> None:
         self._directory, self._access, self._logger = directory, access, logger
-        self._gateway = gateway
+        self._gateway, self._enrolment = gateway, enrolment
         self._measures = Measures()
         self.evaluating = Evaluating(directory, self._measures, logger)
         self.console = Console()
@@ -109,8 +111,11 @@ class Service:
     def _gate(self) -> APIGatewayHttpResolver:
         directory, made = self._directory, resolver(self._logger)
         querying = replace(directory.querying)
-        JoinRoutes(directory.types, lambda: directory.joining, self._measures.count_joins).add_to(made)
+        admit = None if self._enrolment is None else self._enrolment.credentials.admit
+        JoinRoutes(directory.types, lambda: directory.joining, self._measures.count_joins, admit).add_to(made)
         QueryRoutes(directory.types, lambda: querying, ANONYMOUS_HASHES, reports=self.reports is not None).add_to(made)
+        if self._enrolment is not None:
+            self._enrolment.add_to(made)
         if self.listing is not None:
             ListRoutes(self.listing.lister, self._access.lists is Auth.OPEN).add_to(made)
         made.get(HEALTH, include_in_schema=False)(self._health)
@@ -147,10 +152,11 @@ class Running:
         reporting: "Reporting | None" = None,
         gateway: "Gateway | None" = None,
         lister: "Lister | None" = None,
+        enrolment: "EnrolRoutes | None" = None,
     ) -> None:
         logger = Logger(service="kanon", level="INFO", use_rfc3339=True)
         self._directory, self._logger = directory, logger
-        service = Service(directory, access, logger, reporting, gateway, lister)
+        service = Service(directory, access, logger, reporting, gateway, lister, enrolment)
         self._reports, self.console = service.reports, service.console
         self._server = Server(service.answer, host, port, lambda found: logger.error("unexpected error", **found), cors)
         self.url = self._server.url

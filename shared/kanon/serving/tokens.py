@@ -32,12 +32,20 @@ class Tokens:
 
     def has(self, token: str) -> bool:
         """Whether a token is valid now."""
+        return self._claims(token) is not None
+
+    def subject_of(self, token: str) -> str | None:
+        """The claim ``sub`` of a valid token; None without one."""
+        subject = (self._claims(token) or {}).get("sub")
+        return subject if isinstance(subject, str) and subject else None
+
+    def _claims(self, token: str) -> dict[str, Any] | None:
         self._read_again()
         try:
             key = self._keys.get(jwt.get_unverified_header(token).get("kid"))
             if key is None:
-                return False
-            jwt.decode(
+                return None
+            claims: dict[str, Any] = jwt.decode(
                 token,
                 key,
                 algorithms=ALGORITHMS,
@@ -46,8 +54,8 @@ class Tokens:
                 options={"require": REQUIRED},
             )
         except (jwt.PyJWTError, ValueError, TypeError):
-            return False
-        return True
+            return None
+        return claims
 
     def _read_again(self) -> None:
         with self._lock:

@@ -23,8 +23,10 @@ from kanon.client import (
     UnknownTypeError,
 )
 from kanon.client.asynchronous import AsyncClient
-from kanon.client.relaying import Relaying, _step
-from kanon.gateway.epochs import WEEK, Epochs
+from kanon.client.relaying import Relaying
+from kanon.client.waiting import join_step
+from kanon.clock import WEEK
+from kanon.gateway.epochs import Epochs
 from kanon.keys import Secret
 from kanon.reports.clients.windows import Windows
 from kanon.serving.http import Server
@@ -224,7 +226,7 @@ def test_clocks_may_differ_by_a_minute(period: int) -> None:
     most = min(60, period // 2)
     for now in range(10 * period - 200, 10 * period + 200):
         for skew in (-most, -1, 0, 1, most):
-            behind = now // period - _step(now + skew, period)
+            behind = now // period - join_step(now + skew, period)
             assert behind == 0 or (behind == 1 and now % period < 120)
 
 

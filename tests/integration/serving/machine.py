@@ -62,7 +62,9 @@ class Machine:
             raise
         relayed = open_gateway(self.directory) if gateway else None
         lister = Lister(self.directory) if any(type_.listed for type_ in self.directory.types.values()) else None
-        self.service = Service(self.directory, credentials.access(keys.has), logger, self.reporting, relayed, lister)
+        access = credentials.access(keys.has, self.directory.types.values())
+        enrolment = credentials.enrolment(self.directory, keys)
+        self.service = Service(self.directory, access, logger, self.reporting, relayed, lister, enrolment)
         self.server = Server(
             self.service.answer, "127.0.0.1", 0, lambda found: logger.error("unexpected", extra=found), cors
         )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kanon import clock
+from kanon.clock import AFTER, MONDAY, WEEK
 from kanon.gateway.answering import Gateway
 from kanon.gateway.binary_http import (
     LEAST_PADDED,
@@ -16,7 +17,7 @@ from kanon.gateway.binary_http import (
     read_response,
     write_request,
 )
-from kanon.gateway.epochs import AFTER, MONDAY, WEEK, Epochs
+from kanon.gateway.epochs import Epochs
 from kanon.gateway.oblivious import RESPONSE_TYPE, read_config, seal_request
 from kanon.http.bodies import MOST_BODY_BYTES
 from kanon.keys import Secret

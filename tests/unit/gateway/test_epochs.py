@@ -3,7 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-from kanon.gateway.epochs import WEEK, Epochs
+from kanon.clock import WEEK
+from kanon.gateway.epochs import Epochs
 from kanon.keys import Secret
 
 MONDAY = datetime(2026, 11, 23, tzinfo=UTC)
