@@ -116,7 +116,7 @@ def client_field(client: str | int) -> dict[str, str | int]:
 
 
 def join_request(type_: str, value: Value, client: Mapping[str, Any], *, listed: bool) -> Request:
-    """The request of one join. ``client`` is the field that names the client. That of a listed type carries the value."""
+    """The request of one join. ``client`` is how it names the client; that of a listed type carries the value."""
     body = {**client, **value_field(value, listed=listed)}
     return request("POST", f"{path_of(type_, value_id(value))}:join", body)
 
