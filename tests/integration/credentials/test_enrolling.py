@@ -1,0 +1,445 @@
+"""Enrolment over HTTP: one account is one person, on all devices, through losses, rotation, deletion and backups."""
+
+import base64
+import json
+import re
+import shutil
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from kanon import clock
+from kanon.cli.serve_data import Credentials
+from kanon.client import Bearer, KeysDifferError, RefusedError, SetId, UnexpectedAnswerError
+from kanon.client.anonymous import Anonymous, EnrolmentError, recovery_code
+from kanon.clock import AFTER, LATE, WEEK, end_of_week, week_of
+from kanon.credentials import arc
+from kanon.credentials.contexts import credential_context
+from kanon.errors import ConfigurationError, FingerprintMismatchError
+from kanon.keys import Secret
+from kanon.serving.access import Auth
+from kanon.serving.api_keys import ApiKeys
+from kanon.serving.backup import backup
+from kanon.serving.directory import ACCOUNTS, CLOSED_UNTIL, Given, new_generation, open_directory
+from kanon.serving.enrolment import KEYS, open_credentials
+from tests.integration.credentials.people import (
+    PATH,
+    TYPE,
+    TYPES,
+    account,
+    client_of,
+    count,
+    device,
+    enrolment,
+    issuer,
+    presented,
+    served,
+    text,
+)
+from tests.integration.gateway.test_client import Relay, answer
+from tests.integration.serving.machine import PERIOD, Machine
+
+ENROL = "/v1/credentials"
+WINDOW = (TYPES[TYPE]["window"] + 1) * PERIOD  # type: ignore[operator]
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> Iterator[Machine]:
+    with served(tmp_path / "data") as made:
+        yield made
+
+
+@pytest.fixture
+def relay(at: Machine) -> Iterator[Relay]:
+    made = Relay(at)
+    yield made
+    made.close()
+
+
+def _enrol(at: Machine, who: Bearer, secrets: arc.Secrets, week: int | None = None, **more: Any) -> tuple[int, str]:
+    week = week_of(at.now) if week is None else week
+    context = credential_context(issuer(at).deployment, week)
+    asked = arc.request(secrets, context, context)
+    found = _call(at, who, "POST", {"epoch": week, "request": text(asked.message), **more})
+    return found.status, found.body.decode()
+
+
+def _call(at: Machine, who: Bearer | None, method: str, body: Any = None) -> Any:
+    headers = {} if who is None else dict(who(method, "", b"", {}))
+    return at.request(method, ENROL, body, headers, key=False)
+
+
+def _held(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text())  # type: ignore[no-any-return]
+
+
+def test_an_account_is_needed_and_never_anybody(at: Machine) -> None:
+    for method in ("POST", "GET", "DELETE"):
+        for who in (None, Bearer("wrong"), Bearer("")):
+            assert _call(at, who, method, {}).status == 401
+    assert at.request("GET", KEYS, key=False).status == 200
+
+
+def test_the_file_is_for_its_user_alone_and_holds_two_weeks(at: Machine, tmp_path: Path) -> None:
+    one, me = device(at, tmp_path / "file"), account(at, "me")
+    for _ in range(4):
+        one.enrol(at.server.url, auth=me)
+        at.now += WEEK
+    assert stat.S_IMODE(one.file.stat().st_mode) == 0o600
+    assert sorted(map(int, _held(one.file)["weeks"])) == [week_of(at.now) - 2, week_of(at.now) - 1]
+    assert [each.name for each in tmp_path.iterdir() if each.name.startswith(".")] == []
+    one.file.write_text("{")
+    with pytest.raises(EnrolmentError, match="damaged"):
+        one.enrol(at.server.url, auth=me)
+
+
+def test_a_person_keeps_its_tag_when_the_key_of_the_issuer_changes(at: Machine, tmp_path: Path) -> None:
+    at.now = end_of_week(week_of(at.now)) - 1
+    one, me = device(at, tmp_path / "file"), account(at, "me")
+    one.enrol(at.server.url, auth=me)
+    with client_of(at, one) as client:
+        client.join(TYPE, "a value")
+        at.now += 2
+        one.enrol(at.server.url, auth=me)
+        assert len(_held(one.file)["weeks"]) == 2
+        client.join(TYPE, "a value")
+    rows = {row for step in at.directory.log.steps() for row in _entries(at, step)}
+    assert len(at.directory.log.steps()) == 2
+    assert len(rows) == 1
+
+
+def _entries(at: Machine, step: int) -> list[bytes]:
+    with closing(sqlite3.connect(at.directory.path / "log" / f"{step}.db")) as database:
+        return [row[0] for row in database.execute("SELECT entry FROM joins")]
+
+
+def test_a_second_m1_is_refused_until_no_join_of_the_first_one_can_count(at: Machine) -> None:
+    me, first, second = account(at, "me"), arc.Secrets.random(), arc.Secrets.random()
+    free = end_of_week(week_of(at.now)) + AFTER + WINDOW + LATE
+    assert _enrol(at, me, first)[0] == 200
+    assert _enrol(at, me, first)[0] == 200  # as a client does that got no answer
+    status, refusal = _enrol(at, me, second)
+    assert (status, "recovery code" in refusal) == (409, True)
+    at.now = free - 1
+    assert _enrol(at, me, second)[0] == 409
+    at.now = free
+    assert _enrol(at, me, second)[0] == 200
+    assert _enrol(at, me, first)[0] == 409
+
+
+def test_another_device_takes_over_the_secrets_with_the_recovery_code_alone(at: Machine, tmp_path: Path) -> None:
+    code, me = recovery_code(), account(at, "me")
+    first, second = device(at, tmp_path / "first"), device(at, tmp_path / "second")
+    first.enrol(at.server.url, auth=me, recovery=code)
+    for wrong, hint in ((None, "give its recovery code"), (recovery_code(), "not the one"), ("secret", "8 groups")):
+        with pytest.raises(EnrolmentError, match=hint):
+            second.enrol(at.server.url, auth=me, recovery=wrong)
+        assert not second.file.exists()
+    second.enrol(at.server.url, auth=me, recovery=code.lower().replace("-", " "))
+    assert _held(first.file)["secrets"] == _held(second.file)["secrets"]
+    stored = (at.directory.path / ACCOUNTS).read_bytes()
+    assert _raw(_held(first.file)["secrets"])[:32] not in stored
+    assert code.encode() not in stored
+
+
+def _raw(encoded: str) -> bytes:
+    return base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
+
+
+def test_a_lost_device_without_a_code_waits(at: Machine, tmp_path: Path) -> None:
+    me, one = account(at, "me"), device(at, tmp_path / "file")
+    one.enrol(at.server.url, auth=me)
+    one.file.unlink()
+    with pytest.raises(EnrolmentError, match="another device"):
+        one.enrol(at.server.url, auth=me)
+    status, _ = _enrol(at, me, arc.Secrets.random())
+    assert status == 409
+    at.now = end_of_week(week_of(at.now)) + AFTER + WINDOW + LATE
+    assert _enrol(at, me, arc.Secrets.random())[0] == 200
+
+
+def test_a_deleted_account_gets_nothing_until_its_row_is_free(at: Machine, tmp_path: Path) -> None:
+    me, one = account(at, "me"), device(at, tmp_path / "file")
+    free = end_of_week(week_of(at.now)) + AFTER + WINDOW + LATE
+    one.enrol(at.server.url, auth=me, recovery=recovery_code())
+    one.delete(at.server.url, auth=me)
+    one.delete(at.server.url, auth=me)
+    assert _call(at, me, "GET").status == 404
+    own = arc.Secrets.decode(_raw(_held(one.file)["secrets"]))
+    for secrets in (own, arc.Secrets.random()):
+        at.now = free - 1
+        assert _enrol(at, me, secrets)[0] == 409
+    at.now = free
+    assert _enrol(at, me, arc.Secrets.random())[0] == 200
+
+
+def test_an_account_is_forgotten_when_its_row_is_free(at: Machine) -> None:
+    me, other = account(at, "me"), account(at, "other")
+    assert _enrol(at, me, arc.Secrets.random(), recovery=text(bytes(92)))[0] == 200
+    assert _call(at, me, "GET").body == b'{"recovery": "%b"}' % text(bytes(92)).encode()
+    at.now = end_of_week(week_of(at.now)) + AFTER + WINDOW + LATE
+    assert _enrol(at, other, arc.Secrets.random())[0] == 200
+    assert _call(at, me, "GET").status == 404
+
+
+def test_nothing_of_an_account_is_stored_or_logged_but_its_hmac(at: Machine, tmp_path: Path) -> None:
+    me, one = account(at, "somebody with a name"), device(at, tmp_path / "file")
+    one.enrol(at.server.url, auth=me)
+    stored = b"".join(file.read_bytes() for file in at.directory.path.glob(f"{ACCOUNTS}*"))
+    key = me.token
+    assert isinstance(key, str)
+    for secret in (b"somebody", key.encode(), key[6:].encode()):
+        assert secret not in stored
+    assert at.logs.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"request": "A" * 302}, "epoch"),
+        ({"epoch": 1, "request": "A" * 302}, "epoch"),
+        ({"epoch": None, "request": "A" * 301}, "request"),
+        ({"epoch": None, "request": "A" * 303}, "request"),
+        ({"epoch": None, "request": "A" * 302}, "request"),
+        ({"epoch": None, "request": "A" * 302, "recovery": ""}, "recovery"),
+        ({"epoch": None, "request": "A" * 302, "recovery": "A" * 684}, "recovery"),
+        ({"epoch": None, "request": "A" * 302, "more": 1}, "unknown"),
+    ],
+)
+def test_a_malformed_request_is_refused_and_records_nothing(at: Machine, body: dict[str, Any], field: str) -> None:
+    me = account(at, "me")
+    if "epoch" in body and body["epoch"] is None:
+        body = {**body, "epoch": week_of(at.now)}
+    found = _call(at, me, "POST", body)
+    assert found.status == 400
+    assert field in found.body.decode()
+    assert _call(at, me, "GET").status == 404
+
+
+def test_a_request_with_a_wrong_proof_does_not_lock_its_account(at: Machine) -> None:
+    me, week = account(at, "me"), week_of(at.now)
+    elsewhere = credential_context("another", week)
+    asked = arc.request(arc.Secrets.random(), elsewhere, elsewhere)
+    assert _call(at, me, "POST", {"epoch": week, "request": text(asked.message)}).status == 400
+    assert _enrol(at, me, arc.Secrets.random())[0] == 200
+
+
+def test_an_issuer_with_a_key_for_one_person_is_noticed(at: Machine, relay: Relay, tmp_path: Path) -> None:
+    """The relay shows all clients of it one key; the service, which sees the address, shows this person another."""
+    one, me, routes = device(at, tmp_path / "file"), account(at, "me"), enrolment(at)
+    honest = issuer(at)
+    own = replace(honest, secret=Secret.derived("issuer-key", "for one person"))
+    shown = iter([own, honest])  # directly, then through the relay
+    real = type(routes).keys
+
+    def keys(_: Any) -> Any:
+        enrolling = replace(routes.credentials.enrolling, issuer=next(shown))
+        return real(replace(routes, credentials=replace(routes.credentials, enrolling=enrolling)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(routes), "keys", keys)
+        at.service._of_thread = type(at.service._of_thread)()
+        with pytest.raises(KeysDifferError):
+            one.enrol(at.server.url, auth=me, relay=relay.url)
+    assert not one.file.exists()
+    assert _call(at, me, "GET").status == 404
+
+
+def test_an_issuer_that_signs_with_another_key_than_it_shows_is_noticed(
+    at: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = arc.IssuerKey.derive(b"for one person".ljust(32))
+    monkeypatch.setattr("kanon.credentials.enrolling.issue", lambda _, *of: arc.issue(other, *of))
+    one = device(at, tmp_path / "file")
+    with pytest.raises(EnrolmentError, match="did not use the key"):
+        one.enrol(at.server.url, auth=account(at, "me"))
+    assert _held(one.file)["weeks"] == {}
+
+
+def test_a_relay_that_answers_for_the_service_is_noticed(at: Machine, relay: Relay, tmp_path: Path) -> None:
+    relay.answers = [None, answer(200, b"{}")]
+    with pytest.raises(UnexpectedAnswerError, match="the address is a relay's"):
+        device(at, tmp_path / "file").enrol(at.server.url, auth=account(at, "me"), relay=relay.url)
+    assert not (tmp_path / "file").exists()
+
+
+def test_the_key_is_published_with_its_hash_and_kept_until_the_end_of_its_week(at: Machine) -> None:
+    at.now = end_of_week(week_of(at.now)) - 10
+    found = at.request("GET", KEYS, key=False)
+    shown = json.loads(found.body)
+    assert shown["sha256"] == sha256(_raw(shown["key"])).hexdigest()
+    assert (shown["epoch"], shown["deployment"]) == (week_of(at.now), at.directory.settings.deployment)
+    assert dict(found.headers)["Cache-Control"] == "public, max-age=10"
+    at.now += 10
+    assert json.loads(at.request("GET", KEYS, key=False).body)["key"] != shown["key"]
+
+
+def test_tokens_name_accounts_by_their_subject(tmp_path: Path) -> None:
+    private = Ed25519PrivateKey.generate()
+    public = {**json.loads(jwt.algorithms.OKPAlgorithm.to_jwk(private.public_key())), "kid": "1"}
+    jwks = tmp_path / "jwks.json"
+    jwks.write_text(json.dumps({"keys": [public]}))
+    claims = {"iss": "https://issuer", "aud": "kanon", "exp": 4_000_000_000}
+
+    def token(**more: Any) -> Bearer:
+        return Bearer(jwt.encode({**claims, **more}, private, "EdDSA", {"kid": "1"}))
+
+    credentials = Credentials(Auth.KEY, Auth.KEY, jwks, "https://issuer", "kanon", enrol=Auth.JWT)
+    with served(tmp_path / "data", credentials=credentials) as at:
+        one, two = arc.Secrets.random(), arc.Secrets.random()
+        assert _enrol(at, token(sub="me"), one)[0] == 200
+        assert _enrol(at, token(sub="me", iat=1), two)[0] == 409
+        assert _enrol(at, token(sub="other"), two)[0] == 200
+        assert _enrol(at, token(), two)[0] == 401
+        assert _enrol(at, Bearer(at.key), two)[0] == 401
+
+
+def test_an_api_key_that_is_made_again_under_its_name_is_the_same_account(at: Machine) -> None:
+    keys = ApiKeys(lambda: at.directory.control.database)
+    assert _enrol(at, account(at, "me"), arc.Secrets.random())[0] == 200
+    keys.revoke("me")
+    assert _enrol(at, account(at, "me"), arc.Secrets.random())[0] == 409
+
+
+def _opened(path: Path, at: float) -> Any:
+    return open_directory(path, Given(PERIOD, json.dumps(TYPES)), at)
+
+
+def test_a_backup_has_the_accounts_and_no_key_and_voids_what_was_signed(tmp_path: Path) -> None:
+    one = tmp_path / "file"
+    with served(tmp_path / "data") as at:
+        me, late = account(at, "me"), account(at, "late")
+        person = device(at, one)
+        person.enrol(at.server.url, auth=me)
+        with client_of(at, person) as client:
+            client.join(TYPE, SetId("aGVsbG8"))
+        backup(tmp_path / "data", tmp_path / "copy")
+        assert _enrol(at, late, arc.Secrets.random())[0] == 200
+        before = presented(at, _credential_of(one, at))
+        now = at.now
+    assert not (tmp_path / "copy" / "secrets" / "issuer-key").exists()
+    new_generation(tmp_path / "copy")
+    with served(tmp_path / "copy") as at:
+        at.now = now
+        assert at.request("POST", PATH, before, key=False).status == 400
+        assert _enrol(at, me, arc.Secrets.random())[0] == 409
+        assert _enrol(at, late, arc.Secrets.random())[0] == 200  # nothing that it got before counts here
+        person = device(at, one)
+        person.enrol(at.server.url, auth=me)
+        with client_of(at, person) as client:
+            client.join(TYPE, SetId("aGVsbG8"))
+        assert count(at) == 1
+
+
+def _credential_of(file: Path, at: Machine) -> arc.Credential:
+    _, encoded = _held(file)["weeks"][str(week_of(at.now))]
+    return arc.Credential.decode(_raw(encoded))
+
+
+def _put_back(path: Path) -> None:
+    shutil.copyfile(path / ACCOUNTS, path / "older")
+    for each in path.glob(f"{ACCOUNTS}*"):
+        each.unlink()
+    (path / "older").replace(path / ACCOUNTS)
+
+
+def _remove(path: Path) -> None:
+    for each in path.glob(f"{ACCOUNTS}*"):
+        each.unlink()
+
+
+@pytest.mark.parametrize("lost", [_put_back, _remove])
+def test_accounts_that_were_put_back_or_removed_close_enrolment_until_no_join_counts(
+    tmp_path: Path, lost: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "data"
+    with served(path) as at:
+        me, now = account(at, "me"), at.now
+        assert _enrol(at, me, arc.Secrets.random())[0] == 200
+    lost(path)
+    with _opened(path, now) as directory, pytest.raises(ConfigurationError, match="new-generation"):
+        open_credentials(directory)
+    monkeypatch.setattr(clock, "now", lambda: now)
+    new_generation(path)
+    with served(path) as at:
+        status, refusal = _enrol(at, me, arc.Secrets.random())
+        assert (status, "opens when" in refusal) == (400, True)
+        at.now = now + WINDOW + LATE - 1
+        assert _enrol(at, me, arc.Secrets.random())[0] == 400
+        at.now += 1
+        assert _enrol(at, me, arc.Secrets.random())[0] == 200
+    with served(path) as at:
+        at.now = now + WINDOW + LATE
+        assert _enrol(at, me, arc.Secrets.random())[0] == 409
+
+
+def test_a_whole_copy_keeps_its_accounts(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as at:
+        me = account(at, "me")
+        assert _enrol(at, me, arc.Secrets.random())[0] == 200
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    new_generation(tmp_path / "copy")
+    with served(tmp_path / "copy") as at:
+        assert at.directory.control.text(CLOSED_UNTIL) is None
+        assert _enrol(at, me, arc.Secrets.random())[0] == 409
+
+
+def test_another_account_key_is_refused(tmp_path: Path) -> None:
+    with served(tmp_path / "data") as at:
+        now = at.now
+    key = tmp_path / "data" / "secrets" / "account-key"
+    key.write_text("another text, with which each account would be a new one")
+    with _opened(tmp_path / "data", now) as directory, pytest.raises(FingerprintMismatchError):
+        open_credentials(directory)
+    key.unlink()
+    with _opened(tmp_path / "data", now) as directory, pytest.raises(ConfigurationError, match="put it back"):
+        open_credentials(directory)
+
+
+def test_two_processes_that_begin_with_one_file_are_one_person(at: Machine, tmp_path: Path) -> None:
+    """The other one has written the file after this one has found none."""
+    me, one, other = account(at, "me"), device(at, tmp_path / "file"), device(at, tmp_path / "file")
+    real = Anonymous._read
+    reads = iter([True])
+
+    def read(self: Anonymous) -> Any:
+        if self is one and next(reads, False):
+            other.enrol(at.server.url, auth=me)
+            return None
+        return real(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Anonymous, "_read", read)
+        with pytest.raises(EnrolmentError, match="give its recovery code"):
+            one.enrol(at.server.url, auth=me)
+    one.enrol(at.server.url, auth=me)
+    assert len(_held(one.file)["weeks"]) == 1
+
+
+def test_a_file_belongs_to_one_service(at: Machine, tmp_path: Path) -> None:
+    one = device(at, tmp_path / "file")
+    one.enrol(at.server.url, auth=account(at, "me"))
+    one.file.write_text(one.file.read_text().replace(at.directory.settings.deployment, "another"))
+    with pytest.raises(EnrolmentError, match="another service"):
+        one.enrol(at.server.url, auth=account(at, "me too"))
+
+
+def test_renewals_come_at_a_random_time_of_monday(at: Machine, tmp_path: Path) -> None:
+    one = device(at, tmp_path / "file")
+    one.random = lambda: 0.5
+    assert one.renew_at() == end_of_week(week_of(at.now)) + AFTER / 2
+
+
+def test_a_call_that_the_service_refuses_says_why(at: Machine, tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match="401"):
+        device(at, tmp_path / "file").enrol(at.server.url, auth=Bearer("wrong"))
+    assert re.fullmatch("(?:[A-Z2-7]{4}-){7}[A-Z2-7]{4}", recovery_code())
