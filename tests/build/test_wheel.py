@@ -170,21 +170,29 @@ ROOMS = {
 """The rooms that an extra brings everything for."""
 CLIENTS = ("kanon.client.asynchronous", "kanon.client.reporting", "kanon.client.relaying")
 """The modules of the client that need the extra ``async``, ``reports``, and ``relay``."""
+ANONYMOUS = ("kanon.client.anonymous", "kanon.serving.enrolment")
+"""Those that need the extra ``anonymous``."""
 REPORTS_THERE = ("kanon.serving.reporting", "kanon.serving.released_keys")
 """Reports on one machine."""
 OTHERS = {
-    "": ("kanon.joinlog.batches", "kanon.joinlog.columns", "kanon.joinlog.numbered", *CLIENTS),
-    "async": CLIENTS[1:],
+    "": ("kanon.joinlog.batches", "kanon.joinlog.columns", "kanon.joinlog.numbered", *CLIENTS, *ANONYMOUS),
+    "async": (*CLIENTS[1:], *ANONYMOUS),
     "aws": ("kanon.gate.sealing",),
     "serve": (
-        *("kanon.serving.tokens", *REPORTS_THERE, "kanon.serving.relayed"),
+        *("kanon.serving.tokens", *REPORTS_THERE, *ANONYMOUS, "kanon.serving.relayed"),
         *("kanon.demo.reported_log", "kanon.demo.released_log"),
     ),
     "desk": ("kanon.joinlog.batches", "kanon.release.engines.spark", "kanon.release.shared_stores"),
-    "reports": ("kanon.reports.service", "kanon.reports.storage", "kanon.reports.collect_routes", CLIENTS[0]),
-    "jwt": REPORTS_THERE,
-    "listed": ("kanon.serving.tokens", *REPORTS_THERE),
-    "relay": CLIENTS[:2],
+    "reports": (
+        "kanon.reports.service",
+        "kanon.reports.storage",
+        "kanon.reports.collect_routes",
+        CLIENTS[0],
+        *ANONYMOUS,
+    ),
+    "jwt": (*REPORTS_THERE, *ANONYMOUS),
+    "listed": ("kanon.serving.tokens", *REPORTS_THERE, *ANONYMOUS),
+    "relay": (*CLIENTS[:2], *ANONYMOUS),
 }
 """Modules of these rooms for other extras: tokens, Spark, ledgers in DynamoDB, functions and demo of reports."""
 IMPORT = """

@@ -173,6 +173,7 @@ def alternatives(w: Workload, m: Mapping[str, float], more: Usage) -> dict[str, 
             **_at_url(edge, w, m), "waf.rules": edge["waf.rules"] + URL_RULES
         },
         "single joins through a relay": _through_a_relay(base, w, m),
+        "single joins through a relay, with credentials": _with_credentials(base, w, m),
     }  # fmt: skip
     return {
         **{f"batches of {size}" if size > 1 else "one join a request": added(usage(replace(w, batch=size), m), more)
@@ -260,3 +261,10 @@ def _through_a_relay(base: Usage, w: Workload, m: Mapping[str, float]) -> dict[s
             "transfer.out": joins * RELAYED_BYTES / GB,
         },
     )
+
+
+def _with_credentials(base: Usage, w: Workload, m: Mapping[str, float]) -> dict[str, float]:
+    """The usage with a presentation in each join: join verifies it, and the gateway waits for that, too."""
+    verified = _billed_ms(m["join_ms"] + m["verify_ms"], 1, m) - _billed_ms(m["join_ms"], 1, m)
+    seconds = 2 * w.join_requests * SECONDS * verified / 1000
+    return added(_through_a_relay(base, w, m), {"lambda.arm64": REQUEST_MB / 1024 * seconds})
