@@ -177,7 +177,7 @@ def test_counting_by_queries_reads_every_item_of_the_window() -> None:
     hashes = 5.0 * 730 * 3600 * 100
     assert counted_usage["dynamodb.read"] == pytest.approx(hashes * rows * packed_bytes(1) / 4096 / 2, rel=0.001)
     assert counted_usage["s3.storage"] == counted_usage["sqs.requests"] == 0
-    assert len(others) == 10
+    assert len(others) == 11
 
 
 def test_a_function_url_leaves_out_the_gateway_and_its_log_for_single_joins_alone() -> None:
@@ -237,3 +237,13 @@ def test_a_join_through_a_relay_is_a_second_call_that_waits_for_the_first() -> N
 def test_a_workload_beyond_the_limits_of_the_service_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(CostError, match=message):
         replace(LOAD, **change)  # type: ignore[arg-type]
+
+
+def test_a_credential_costs_its_verification_twice() -> None:
+    """Once in join, and once in the gateway, which waits."""
+    others = alternatives(replace(LOAD, batch=1), MEASURED, {})
+    plain = others["single joins through a relay"]
+    added = others["single joins through a relay, with credentials"]["lambda.arm64"] - plain["lambda.arm64"]
+    without = alternatives(replace(LOAD, batch=1), {**MEASURED, "verify_ms": 0.0}, {})
+    assert without["single joins through a relay, with credentials"] == plain
+    assert added >= 2 * 100.0 * 730 * 3600 * MEASURED["verify_ms"] / 1000 * 0.125
