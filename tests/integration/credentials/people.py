@@ -19,6 +19,7 @@ from tests.integration.serving.machine import PERIOD, Machine, machine
 TYPE = "person"
 TYPES = {
     TYPE: {"k": 50, "window": 24, "profile": "published", "credential": True},
+    "people": {"k": 50, "window": 24, "profile": "published", "credential": True},
     "fledge": {"k": 50, "window": 24, "profile": "published"},
 }
 SET = b"hello"

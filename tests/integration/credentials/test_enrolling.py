@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from kanon import clock
 from kanon.cli.serve_data import Credentials
-from kanon.client import Bearer, KeysDifferError, RefusedError, SetId, UnexpectedAnswerError
-from kanon.client.anonymous import Anonymous, EnrolmentError, recovery_code
+from kanon.client import Bearer, KeysDifferError, RefusedError, SetId, UnexpectedAnswerError, anonymous
+from kanon.client.anonymous import EnrolmentError, recovery_code
 from kanon.clock import AFTER, LATE, WEEK, end_of_week, week_of
 from kanon.credentials import arc
 from kanon.credentials.contexts import credential_context
@@ -389,6 +389,8 @@ def test_a_whole_copy_keeps_its_accounts(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "data", tmp_path / "copy")
     new_generation(tmp_path / "copy")
     with served(tmp_path / "copy") as at:
+        key = "secrets/issuer-key"
+        assert (tmp_path / "copy" / key).read_text() != (tmp_path / "data" / key).read_text()
         assert at.directory.control.text(CLOSED_UNTIL) is None
         assert _enrol(at, me, arc.Secrets.random())[0] == 409
 
@@ -405,22 +407,20 @@ def test_another_account_key_is_refused(tmp_path: Path) -> None:
         open_credentials(directory)
 
 
-def test_two_processes_that_begin_with_one_file_are_one_person(at: Machine, tmp_path: Path) -> None:
-    """The other one has written the file after this one has found none."""
+def test_two_processes_that_begin_with_one_file_are_one_person(
+    at: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one enrols after this one has found neither a file nor an account."""
     me, one, other = account(at, "me"), device(at, tmp_path / "file"), device(at, tmp_path / "file")
-    real = Anonymous._read
-    reads = iter([True])
+    real = anonymous._of_account
 
-    def read(self: Anonymous) -> Any:
-        if self is one and next(reads, False):
-            other.enrol(at.server.url, auth=me)
-            return None
-        return real(self)
+    def found(*of: Any) -> Any:
+        monkeypatch.setattr(anonymous, "_of_account", real)
+        secrets = real(*of)
+        other.enrol(at.server.url, auth=me)
+        return secrets
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Anonymous, "_read", read)
-        with pytest.raises(EnrolmentError, match="give its recovery code"):
-            one.enrol(at.server.url, auth=me)
+    monkeypatch.setattr(anonymous, "_of_account", found)
     one.enrol(at.server.url, auth=me)
     assert len(_held(one.file)["weeks"]) == 1
 

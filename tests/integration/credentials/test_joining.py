@@ -168,6 +168,12 @@ def test_a_proof_for_something_else_is_refused_with_one_answer(at: Machine, boun
     assert _join(at, presented(at, held))[0] == 200
 
 
+def test_a_proof_for_one_type_is_refused_in_another(at: Machine) -> None:
+    held, other = credential(at), PATH.replace(TYPE, "people")
+    assert _join(at, presented(at, held), other)[0] == 400
+    assert _join(at, presented(at, held, type_name="people"), other)[0] == 200
+
+
 def test_the_set_counts_as_its_bytes_however_the_path_writes_it(at: Machine) -> None:
     held = credential(at)
     for path in (PATH, PATH.replace("aGVsbG8", "aGVsbG%38"), PATH.replace("aGVsbG8", "aGVsbG9")):
