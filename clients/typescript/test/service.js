@@ -1,6 +1,10 @@
 // Services for the tests: the real one, which Python serves, and one that answers what a test says.
 import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createServer, request as send } from "node:http";
+import { createServer as createSocket } from "node:net";
+import { tmpdir } from "node:os";
 import { createInterface } from "node:readline";
 import { fileURLToPath } from "node:url";
 
@@ -90,4 +94,47 @@ export async function relaying(url, { forward = ({ "content-type": type }) => (t
     const answer = (await instead?.(seen)) ?? (await passed(url, method, path, forward(headers), raw, RELAY_ADDRESS));
     return { ...answer, headers: { ...answer.headers, ...pages } };
   });
+}
+
+export const NGINX = ["/usr/sbin/nginx", "/usr/local/sbin/nginx", "/usr/bin/nginx"].find(existsSync);
+
+/** The relay of docs/guides/relay.md in a real nginx, without TLS and for more than ten calls a second. */
+export async function nginx(url) {
+  const [, block] = readFileSync(`${ROOT}docs/guides/relay.md`, "utf8").match(/```nginx\n(.*?)```/s);
+  const folder = mkdtempSync(`${tmpdir()}/relay-`);
+  const port = await freePort();
+  const here = [
+    ["listen 443 ssl;", `listen 127.0.0.1:${port}; proxy_bind ${RELAY_ADDRESS};`],
+    ["https://kanon.example/", `${url}/`],
+    ["/var/cache/nginx", folder],
+    ["rate=10r/s", "rate=10000r/s"],
+  ];
+  const own = here.reduce((text, [name, value]) => {
+    if (!text.includes(name)) throw new Error(`the guide has no ${name}`);
+    return text.replaceAll(name, value);
+  }, block.replace(/^ *(ssl_certificate|proxy_ssl_trusted).*$/gm, ""));
+  mkdirSync(`${folder}/kanon`);
+  const kinds = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"].map((kind) => `${kind}_temp_path ${folder}/${kind};`).join(" ");
+  const user = process.getuid() === 0 ? "user root;" : "";
+  writeFileSync(`${folder}/conf`, `${user} daemon off; pid ${folder}/pid; events {} http { access_log off; ${kinds}\n${own} }`);
+  const child = spawn(NGINX, ["-p", folder, "-e", `${folder}/start`, "-c", `${folder}/conf`], { stdio: ["ignore", "ignore", "inherit"] });
+  const ended = once(child, "exit");
+  const answers = () => fetch(`http://127.0.0.1:${port}/`).then(() => true, () => false);
+  while (child.exitCode === null && !(await answers())) await new Promise((resolve) => setTimeout(resolve, 20));
+  return {
+    url: `http://127.0.0.1:${port}`,
+    async stop() {
+      child.kill();
+      await ended;
+      rmSync(folder, { recursive: true });
+    },
+  };
+}
+
+async function freePort() {
+  const server = createSocket().listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address();
+  await new Promise((resolve) => server.close(resolve));
+  return port;
 }
