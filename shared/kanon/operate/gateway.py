@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from kanon.client import Connection, NoAnswerError
+from kanon.clock import BEFORE
 from kanon.findings import Finding, Section, Verdict
 from kanon.keys import fetch_secret
 from kanon.operate.findings import readable
@@ -40,7 +41,7 @@ def examine_gateway(stack: RunningStack, now: float, *, secrets: bool) -> Iterat
 
 def _finding(stack: RunningStack, served: bytes, now: float, *, secrets: bool) -> Finding:
     try:
-        from kanon.gateway.epochs import BEFORE, Epochs, id_of_week
+        from kanon.gateway.epochs import Epochs, id_of_week
         from kanon.gateway.oblivious import read_config
     except ImportError:  # cryptography
         return Finding(CHECK, Verdict.NOT_SEEN, "pip install 'kanon-dp[relay]' reads it")
