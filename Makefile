@@ -85,6 +85,7 @@ lock: $(VENV)/.requirements  ## write the pinned requirements from requirements/
 		requirements/$$1.in --output-file $$2 "$${@:3}"; }; \
 	pin dev requirements/dev.txt; \
 	pin layer shared/requirements.txt --constraint requirements/dev.txt; \
+	pin sealing shared/sealing.txt --constraint requirements/dev.txt; \
 	for function in evaluate gateway sweep; do \
 		pin $$function functions/$$function/requirements.txt --constraint requirements/dev.txt; \
 	done; \
@@ -204,7 +205,7 @@ security: $(VENV)/.project .venv-security/.requirements  ## find weak code, weak
 
 .PHONY: audit-dependencies
 audit-dependencies: .venv-security/.requirements  ## ask PyPI for known vulnerabilities of the pinned packages (needs the internet)
-	@failed=; for file in requirements/*.txt shared/requirements.txt functions/*/requirements.txt functions/reports/*/requirements.txt; do echo "$$file"; \
+	@failed=; for file in requirements/*.txt shared/*.txt functions/*/requirements.txt functions/reports/*/requirements.txt; do echo "$$file"; \
 		.venv-security/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off --requirement "$$file" \
 		|| failed="$$failed $$file"; done; [ -z "$$failed" ] || { echo "known vulnerabilities:$$failed" >&2; exit 1; }
 
@@ -325,7 +326,7 @@ build: .venv-sam/.requirements  ## build the functions and the layer (RUNTIME=py
 		KANON_BUILD_PYTHON=$(RUNTIME:python%=%) KANON_BUILD_ARCHITECTURE=$(ARCHITECTURE) \
 		.venv-sam/bin/sam build --beta-features --no-cached --build-dir $(BUILD_DIR) \
 		--parameter-overrides Runtime=$(RUNTIME) Architecture=$(ARCHITECTURE)
-	@for part in Shared Join Query Evaluate Sweep AnonymousStack/Gateway $(REPORTS:%=ReportsStack/%); do find $(BUILD_DIR)/$$part -type f -printf '%s\n' | \
+	@for part in Shared SealingLayer Join Query Evaluate Sweep AnonymousStack/Gateway $(REPORTS:%=ReportsStack/%); do find $(BUILD_DIR)/$$part -type f -printf '%s\n' | \
 		awk -v part=$${part#*/} '{s += $$1} END {printf "%-12s %5.1f MB\n", part, s / 1e6}'; done
 
 .PHONY: release

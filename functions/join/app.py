@@ -1,5 +1,6 @@
 """Lambda function `join`: writes joins to the log. It reads two secrets and no row of any table."""
 
+from collections.abc import Callable
 from typing import Any
 
 from aws_lambda_powertools import Logger, Metrics
@@ -28,6 +29,18 @@ TYPES = SETTINGS.read_types()
 
 GUARD = UrlGuard(JOIN_PATH, edge_of(SETTINGS.edge_secret))
 
+
+def sealing() -> Callable[[bytes, bytes], bytes] | None:
+    """Seals values to the lister; None without a listed type. Only then it loads the library, before a snapshot."""
+    if not any(type_.listed for type_ in TYPES.values()):
+        return None
+    from kanon.gate.sealing import sealer
+
+    return sealer(SETTINGS.lister_key)
+
+
+SEAL = sealing()
+
 snapshots.on_snapshot(lambda: aws.load_models("dynamodb", "secretsmanager"))
 
 logger = Logger()
@@ -44,7 +57,7 @@ def joining() -> Joining:
     control, step = Control(dynamodb, SETTINGS.control_table), step_at(clock.now(), SETTINGS.period)
     check_join(control, SETTINGS, TYPES, (pepper, client_key), step)
     log = StepLog(dynamodb, SETTINGS.step_log_table, SETTINGS.layouts)
-    return Joining(TYPES, pepper, client_key, log, SETTINGS.period, SETTINGS.outage_allowance)
+    return Joining(TYPES, pepper, client_key, log, SETTINGS.period, SETTINGS.outage_allowance, SEAL)
 
 
 def count(accepted: int, joins: int) -> None:

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import re
 import struct
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from kanon.gate.mechanism.steps import step_at
 from kanon.gate.names import set_key
 from kanon.gate.parts import decode
 from kanon.gate.publishing import clock_step, tick_of
+from kanon.gate.sealing import LISTER_KEY, opened, private_key
 from kanon.gate.settings import QuerySettings
 from kanon.gate.storage.aws.control import Control, Place
 from kanon.gate.storage.aws.parts import PartObjects
@@ -25,6 +27,7 @@ from kanon.gate.storage.aws.statuses import Statuses
 from kanon.gate.storage.aws.step_log import Row, StepLog
 from kanon.keys import fetch_secret
 from kanon.local import Stack
+from kanon.local.engines import Ministack
 from kanon.local.gateway import Request, event
 from kanon.local.source import ROOT
 from tests.integration.gate.tables import move_horizon, states_of
@@ -41,7 +44,7 @@ LAYER = {
     "": "aws clock errors hpke keys queues settings snapshots starting strict_json",
     "dynamo": "batches conditions fingerprints limits tables transactions units",
     "gate": "deciding evaluation fingerprints generations join_routes joining listed_sets memory merging models names"
-    " parts paths publishing query_routes querying schedule settings showing slots sweeping true_sets types",
+    " parts paths publishing query_routes querying schedule sealing settings showing slots sweeping true_sets types",
     "gate/mechanism": "above_threshold bounds columns members parameters searches steps tape vectorised",
     "gate/storage": "protocols",
     "gate/storage/aws": "control gathering parts statuses step_joins step_log true_objects",
@@ -68,8 +71,10 @@ def machine(library: Path) -> int:
     return int(struct.unpack_from("<H", header, 18)[0])
 
 
-def run(build: Path, runtime_boto3: Path, stack: Stack, name: str, events: list[dict[str, Any]]) -> dict[str, Any]:
-    """Answer events in a process that sees a built function, the built layer and the runtime's boto3."""
+def run(
+    build: Path, runtime_boto3: Path, stack: Stack, name: str, events: list[dict[str, Any]], layers: str = "Shared"
+) -> dict[str, Any]:
+    """Answer events in a process that sees a built function, the built layers and the runtime's boto3."""
     function = stack.functions[name.lower()]
     environment = {
         "PATH": "/usr/bin:/bin",
@@ -79,7 +84,7 @@ def run(build: Path, runtime_boto3: Path, stack: Stack, name: str, events: list[
         "AWS_DEFAULT_REGION": "us-east-1",
         **function.environment,
     }
-    directories = [build / name, build / "Shared" / "python", runtime_boto3]
+    directories = [build / name, *(build / layer / "python" for layer in layers.split()), runtime_boto3]
     return answered(directories, environment, events, stack.clock.now() - time.time())
 
 
@@ -121,7 +126,17 @@ def layer_modules(build: Path) -> set[str]:
 
 
 def test_build_for_aws_needs_neither_docker_nor_python_3_13(aws_build: Path, calls: Path) -> None:
-    parts = {"Evaluate", "Join", "Query", "Sweep", "Shared", "ReportsStack", "AnonymousStack", "template.yaml"}
+    parts = {
+        "Evaluate",
+        "Join",
+        "Query",
+        "Sweep",
+        "Shared",
+        "SealingLayer",
+        "ReportsStack",
+        "AnonymousStack",
+        "template.yaml",
+    }
     assert parts <= {path.name for path in aws_build.iterdir()}
     assert {*REPORTS, "ReportsLayer", "template.yaml"} <= {path.name for path in (aws_build / "ReportsStack").iterdir()}
     assert {"Gateway", "GatewayLayer", "template.yaml"} <= {
@@ -196,6 +211,34 @@ def test_layer_holds_these_packages_and_no_other(profile: str, request: pytest.F
         "typing_extensions.py",
         "typing_inspection",
     }
+
+
+@pytest.mark.parametrize("profile", ["aws_build", "host_build"])
+def test_the_layer_that_seals_holds_libraries_alone(profile: str, request: pytest.FixtureRequest) -> None:
+    build: Path = request.getfixturevalue(profile)
+    content = {path.name.partition(".")[0] for path in (build / "SealingLayer" / "python").iterdir()}
+    assert {name for name in content if not re.search(r"-\d+$", name)} == {
+        "_cffi_backend",
+        "cffi",
+        "cryptography",
+        "pycparser",
+    }
+    assert size(build / "SealingLayer") < 20 * MEGABYTE
+
+
+def test_built_join_seals_values_with_its_layer(host_build: Path, runtime_boto3: Path) -> None:
+    types = {"terms": {"k": 50, "window": 24, "profile": "crossing", "listed": True}}
+    value = "how to plant a tree"
+    name = base64.urlsafe_b64encode(hashlib.sha256(value.encode()).digest()).decode().rstrip("=")
+    body = json.dumps({"client": "me", "value": value}).encode()
+    with Stack({"Types": json.dumps(types)}, engine=Ministack) as stack:
+        join = http_event(stack, "POST", f"/v1/types/terms/sets/{name}:join", body)
+        joined = run(host_build, runtime_boto3, stack, "Join", [join], "Shared SealingLayer")
+        assert [answer["statusCode"] for answer in joined["answers"]] == [200]
+        (row,) = stack.session.client("dynamodb").scan(TableName=stack.storage.tables["StepLog"])["Items"]
+        secrets = stack.session.client("secretsmanager")
+        secret = fetch_secret(secrets, LISTER_KEY, stack.template.parameters["ListerKeySecret"])
+        assert opened(row["sealed"]["B"], private_key(secret), row["set_token"]["B"][:32]) == value.encode()
 
 
 @pytest.mark.parametrize("function", ["Join", "Query"])

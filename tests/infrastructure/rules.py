@@ -89,6 +89,8 @@ def problems(name: str, documents: Documents) -> list[str]:
 CERTIFICATE = f"arn:aws:acm:us-east-1:{ACCOUNT}:certificate/1"
 DOMAIN = {"DomainName": "a.example", "CertificateArn": CERTIFICATE, "HostedZoneId": "Z1"}
 TOKENS = {"JwtIssuer": "https://issuer.example", "JwtAudience": "kanon"}
+LISTER_SECRET = f"arn:aws:secretsmanager:us-east-1:{ACCOUNT}:secret:kanon/a/lister-key-AbCdEf"
+LISTER = {"ListerKey": "k" * 43, "ListerKeySecret": LISTER_SECRET}
 MAIL = {"AlarmEmail": "a@b.example"}
 SEPARATE = {**DOMAIN, "Edge": "SEPARATE", "EdgeDomainName": "d1.cloudfront.net"}
 STACKS: dict[str, dict[str, str]] = {
@@ -114,6 +116,8 @@ STACKS: dict[str, dict[str, str]] = {
     "gateway": {"Gateway": "ON", **MAIL},
     "gateway of anybody": {**DOMAIN, "Edge": "ON", "Gateway": "ON", "RelayAuth": "OPEN", "JoinAuth": "OPEN"},
     "gateway behind an edge": {**DOMAIN, "Edge": "ON", "Gateway": "ON", "Reports": "ON", "SnapStart": "ON"},
+    "listed types": LISTER,
+    "listed types and open joins": {**LISTER, "JoinAuth": "OPEN", "ReviewSteps": "24"},
     "everything else": {
         "DeletionProtection": "ON",
         "SnapStart": "ON",
@@ -272,6 +276,9 @@ VALUES = {
     "AllowedOrigins": (["*", "https://a.example,https://b.example"], ["", "a.example", "https://a.example/", "**"]),
     "MapConcurrency": (["2", "1000"], ["1", "1001"]),
     "AlarmEmail": (["", "a@b.example"], ["a", "a b@c", "@"]),
+    "ListerKey": (["", "a-_Z" * 10 + "abc"], ["a" * 42, "a" * 44, "+" * 43, "a" * 42 + "="]),
+    "ListerKeySecret": (["", LISTER_SECRET], ["kanon/lister-key", f"{LISTER_SECRET}*", f"x{LISTER_SECRET}"]),
+    "ReviewSteps": (["0", "65535"], ["-1", "65536"]),
 }
 """Values that a text parameter takes, and values that it refuses."""
 
@@ -318,6 +325,8 @@ OFF_OR_SAFE = {
     "Reports": "OFF",
     "Gateway": "OFF",
     "RelayAuth": "SECRET",
+    "ListerKey": "",
+    "ListerKeySecret": "",
     "SnapStart": "OFF",
     "Edge": "OFF",
     "Alarms": "ON",
@@ -362,6 +371,8 @@ REFUSED = {
     "SignedJoinUrlHasNoEdge": {**AT_URL, **DOMAIN, "Edge": "ON"},
     "JoinUrlHasALimit": {**AT_URL, "Reservations": "OFF"},
     "RelayedJoinsAreAllowed": {"Gateway": "ON", "RelayAuth": "OPEN"},
+    "ListerKeyIsAPair": {"ListerKey": "k" * 43},
+    "ListedValuesAreReviewed": {**LISTER, "JoinAuth": "OPEN"},
 }
 
 
@@ -375,6 +386,7 @@ def rules_refuse_parameters_that_do_not_fit(documents: Documents) -> Problems:
         "JoinUrlHasALimit": {**AT_URL, "JoinReservedConcurrency": "0"},
         "SignedJoinUrlHasNoEdge": {**AT_URL, **SEPARATE},
         "RelayedJoinsAreAllowed": {"Gateway": "ON", "RelayAuth": "OPEN", "JoinAuth": "JWT", **TOKENS},
+        "ListerKeyIsAPair": {"ListerKeySecret": LISTER_SECRET},
     }
     for name, parameters in (*REFUSED.items(), *others.items()):
         if not _refuses(documents, given[name], parameters):
@@ -1005,20 +1017,32 @@ def callers_call_the_alias(document: Document) -> Problems:
 
 
 LAYERS = {GATE: ["Shared"], REPORTS: ["Shared", "ReportsLayer"], ANONYMOUS: ["Shared", "GatewayLayer"]}
+SEALING = {"Fn::If": ["HasListerKey", {"Ref": "SealingLayer"}, {"Ref": "AWS::NoValue"}]}
+"""The layer of `join` beside those of Globals."""
+BOTH = {"Fn::Join": [" ", [{"Ref": "Shared"}, {"Ref": "SealingLayer"}]]}
+BOTH_LAYERS = {"Fn::If": ["HasListerKey", BOTH, {"Ref": "Shared"}]}
 OF_THE_STACK = {"Deployment", "Name", "Control", "KeyArn"}
 """Parameters of nested stacks that never change."""
 
 
 @rule(GATE, REPORTS, ANONYMOUS, together=True)
 def a_version_pins_code_layers_and_parameters(documents: Documents) -> Problems:
+    for parameters, more in (({}, {}), (LISTER, {"SealingLayer"})):
+        stack = documents.deployed(**parameters)
+        layers = {"Shared", *more}
+        if set(stack.of_type("AWS::Serverless::LayerVersion")) != layers or len(
+            stack.of_type(FUNCTION)["Join"]["Layers"]
+        ) != len(layers):
+            yield f"with {parameters} there are other layers than {layers}"
     for path, layers in LAYERS.items():
         document, own = documents[path], layers[-1]
         for name, function in functions(document).items():
             if function.get("AutoPublishAlias") != "live" or function.get("AutoPublishAliasAllProperties") is not True:
                 yield f"{name} publishes no version when a property changes"
-            if function.get("Layers") != [{"Ref": layer} for layer in layers]:
+            sealing = name == "Join"
+            if function.get("Layers") != ([SEALING] if sealing else [{"Ref": layer} for layer in layers]):
                 yield f"{name} has the layers {function.get('Layers')}"
-            if function.get("VersionDescription") != {"Ref": own}:
+            if function.get("VersionDescription") != (BOTH_LAYERS if sealing else {"Ref": own}):
                 yield f"{name} publishes no version when a layer changes"
         match properties(document, own)["Description"]:
             case {"Fn::Select": [0, [str(), *values]]}:

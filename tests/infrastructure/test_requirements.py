@@ -13,6 +13,7 @@ from tests.infrastructure.template import ROOT
 # The lock that `make lock` writes from requirements/<name>.in, where it is not requirements/<name>.txt.
 ELSEWHERE = {
     "layer": "shared/requirements.txt",
+    "sealing": "shared/sealing.txt",
     **{name: f"functions/{name}/requirements.txt" for name in ("evaluate", "gateway", "sweep")},
     **{
         f"reports-{name}": f"functions/reports/{name}/requirements.txt"

@@ -28,12 +28,12 @@ from kanon.local.template import BUCKET, QUEUE, SECRET, TABLE, Template
 from tests.monitor import allowed_output
 from tests.monitor.allowed_reports import is_reports, wrong_reports_answer
 from tests.monitor.permissions import Call, Resources, permissions
-from tests.monitor.private import LONGEST, Private
+from tests.monitor.private import LONGEST, SHORTEST, Private
 
 _live: list[Monitor] = []
 _by_function: dict[str, Monitor] = {}  # by the function's full name, which no two stacks share
 
-SECRETS = ("set-pepper", "client-key", "gateway-key", "noise-key/1", "noise-key/2")
+SECRETS = ("set-pepper", "client-key", "gateway-key", "lister-key", "noise-key/1", "noise-key/2")
 PRIVATE_FIELDS = {
     "payload",
     "report_id",
@@ -61,6 +61,7 @@ class Monitor:
         self._period = int(template.parameters["Period"])
         self._said: dict[str, list[str]] = defaultdict(list)
         self._problems: set[str] = set()
+        self._listed: set[bytes] = set()
         _live.append(self)
 
     @classmethod
@@ -98,6 +99,8 @@ class Monitor:
             if "MessageBody" in entry:
                 queue = params["QueueUrl"].rpartition("-")[2]
                 self._problems |= set(allowed_output.wrong_message(queue, entry["MessageBody"]))
+        if operation != "Invoke" and any(value in content for content in _contents(params) for value in self._listed):
+            self._problems.add(f"{function} writes a value of a listed type in clear text with {operation}")
         self.private.add(*(_objects(params) if service == "s3" else _written(params)))
         if "SecretString" in params:
             self.secret(params["SecretString"])
@@ -113,7 +116,9 @@ class Monitor:
     def asked(self, event: Any) -> None:
         """An event arrives."""
         if isinstance(event, dict) and "rawPath" in event:
-            self.private.add(*(_reported(event) if is_reports(event["rawPath"]) else _named(event)))
+            values = [value.encode(errors="surrogatepass") for value in _values(event)]
+            self._listed.update(value for value in values if len(value) >= SHORTEST)
+            self.private.add(*values, *(_reported(event) if is_reports(event["rawPath"]) else _named(event)))
 
     def answered(self, function: str, event: Any, result: Any) -> None:
         """An event is answered."""
@@ -224,8 +229,7 @@ def _named(event: Mapping[str, Any]) -> Iterator[bytes | str]:
     """Sets and clients a request names, as text and decoded."""
     sets, clients = set(_SET.findall(event["rawPath"])), set()
     with suppress(RequestError, ValueError, TypeError, AttributeError):  # then it is not a valid body
-        text = event.get("body") or ""
-        body = _read(binascii.a2b_base64(text).decode() if event.get("isBase64Encoded") else text)
+        body = _body(event)
         joins, asked = body.get("joins", []), body.get("setsForType", body.get("sets", []))
         clients.add(body.get("client"))
         for entry in [*(joins if isinstance(joins, list) else []), *(asked if isinstance(asked, list) else [asked])]:
@@ -243,8 +247,7 @@ def _reported(event: Mapping[str, Any]) -> Iterator[str]:
     """What a request of reports names: origins, reports, jobs, buckets by their ends, objects, encrypted payloads."""
     named: dict[str, Any] = dict(event.get("queryStringParameters", {}))
     with suppress(RequestError, ValueError, TypeError, AttributeError):  # then it is not a valid body
-        text = event.get("body") or "{}"
-        body = _read(binascii.a2b_base64(text).decode() if event.get("isBase64Encoded") else text)
+        body = _body(event, "{}")
         named |= body
         named |= json.loads(body.get("shared_info", "{}"))
         named |= {"payload": [each["payload"] for each in body.get("aggregation_service_payloads", [])]}
@@ -252,6 +255,31 @@ def _reported(event: Mapping[str, Any]) -> Iterator[str]:
         values = named[name] if isinstance(named[name], list) else [named[name]]
         texts = [value for value in values if isinstance(value, str)]
         yield from (text[-LONGEST:] if name.endswith("_bucket_name") else text for text in texts)
+
+
+def _values(event: Mapping[str, Any]) -> Iterator[str]:
+    """The values of listed types that a request carries."""
+    with suppress(RequestError, ValueError, TypeError, AttributeError):  # then it is not a valid body
+        body = _body(event)
+        joins = body.get("joins", [])
+        for entry in [body, *(joins if isinstance(joins, list) else [])]:
+            if isinstance(entry, dict) and isinstance(entry.get("value"), str):
+                yield entry["value"]
+
+
+def _contents(node: Any) -> Iterator[bytes]:
+    """Every text and all bytes in the parameters of a call: of rows, objects and messages alike."""
+    if isinstance(node, str | bytes):
+        yield node.encode(errors="surrogatepass") if isinstance(node, str) else node
+    elif isinstance(node, Mapping | list | tuple):
+        for value in node.values() if isinstance(node, Mapping) else node:
+            yield from _contents(value)
+
+
+def _body(event: Mapping[str, Any], absent: str = "") -> Any:
+    """The body of a request, decoded."""
+    text = event.get("body") or absent
+    return _read(binascii.a2b_base64(text).decode() if event.get("isBase64Encoded") else text)
 
 
 def _read(text: str) -> Any:

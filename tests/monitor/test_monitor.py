@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from aws_lambda_powertools.metrics import MetricUnit
 
 from kanon import aws
 from kanon.errors import ConfigurationError, KanonError, TooFarBehindError
-from kanon.gate import join_routes, query_routes
+from kanon.gate import join_routes, query_routes, sealing
 from kanon.gate.evaluation import Evaluation
 from kanon.gate.joining import Join, Joining
 from kanon.gate.models import HashesAnswer, JoinAnswer
@@ -244,6 +245,61 @@ def test_without_a_planted_leak_nothing_is_found(stack: Stack) -> None:
     monitor = Monitor.of(stack)
     assert monitor.look() == []
     assert {call.function for call in monitor.calls} == {"join", "evaluate", "query"}
+
+
+VALUE = "a value nobody may see"
+
+
+def a_value_in_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    before(monkeypatch, Joining, "join", lambda self, join, now: log("call failed", reason=join.value.decode()))
+
+
+def a_value_that_is_not_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sealing, "seal", lambda value, key, set_key: b"\0" + value)
+
+
+def a_value_in_an_object_of_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    before(monkeypatch, PartObjects, "put", lambda self, *_: self._put(VALUE, VALUE.encode()))
+
+
+def a_join_that_reads_the_key_of_the_lister(monkeypatch: pytest.MonkeyPatch) -> None:
+    def put(*_: Any) -> None:
+        secrets = aws.secrets_manager()
+        (arn,) = (each["ARN"] for each in secrets.list_secrets()["SecretList"] if each["Name"].endswith("/lister-key"))
+        secrets.get_secret_value(SecretId=arn)
+
+    before(monkeypatch, StepLog, "put", put)
+
+
+@pytest.mark.parametrize(
+    ("leak", "found"),
+    [
+        (a_value_in_a_reason, "private: "),
+        (a_value_that_is_not_sealed, "join writes a value of a listed type in clear text with PutItem"),
+        (a_value_in_an_object_of_states, "evaluate writes a value of a listed type in clear text with PutObject"),
+        (a_join_that_reads_the_key_of_the_lister, "the role of join refuses secretsmanager:GetSecretValue on arn"),
+    ],
+)
+def test_a_value_in_clear_text_and_a_use_of_its_key_are_found(
+    leak: Plant, found: str, new_stack: Callable[..., Stack], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leak(monkeypatch)
+    problems = of_a_listed_type(new_stack)
+    assert [problem for problem in problems if found in problem], problems
+
+
+def test_without_a_planted_leak_nothing_is_found_of_a_listed_type(new_stack: Callable[..., Stack]) -> None:
+    assert of_a_listed_type(new_stack) == []
+
+
+def of_a_listed_type(new_stack: Callable[..., Stack]) -> list[str]:
+    """The problems after a join of a listed type and its evaluation."""
+    types = {"terms": {"k": 50, "window": 24, "profile": "crossing", "listed": True}}
+    stack = new_stack({"Types": json.dumps(types)})
+    name = base64.urlsafe_b64encode(sha256(VALUE.encode()).digest()).decode().rstrip("=")
+    stack.request("POST", f"/v1/types/terms/sets/{name}:join", {"client": CLIENT, "value": VALUE})
+    stack.advance(3 * PERIOD)
+    return Monitor.of(stack).look()
 
 
 def test_a_message_that_names_more_than_a_slot_is_found(stack: Stack) -> None:

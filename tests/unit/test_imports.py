@@ -4,6 +4,7 @@
 """
 
 import ast
+import json
 import os
 import subprocess
 import sys
@@ -145,6 +146,9 @@ def test_only_storage_knows_the_names_of_attributes() -> None:
     assert known == attributes
 
 
+LISTED = json.dumps({"terms": {"k": 50, "window": 24, "profile": "crossing", "listed": True}})
+
+
 def _environment(function: str) -> dict[str, str]:
     from tests.unit.gate.test_settings import EVALUATE, JOIN, QUERY
 
@@ -154,11 +158,15 @@ def _environment(function: str) -> dict[str, str]:
 
 
 @cache
-def _modules_of(function: str) -> frozenset[str]:
+def _modules_of(function: str, **environment: str) -> frozenset[str]:
     """Everything that is imported when a function starts, in a process of its own."""
     text = "import app, sys; print('\\n'.join(sys.modules))"
     ran = subprocess.run(
-        [sys.executable, "-c", text], env=_environment(function), capture_output=True, text=True, check=False
+        [sys.executable, "-c", text],
+        env={**_environment(function), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert ran.returncode == 0, ran.stderr
     return frozenset(ran.stdout.split())
@@ -170,6 +178,18 @@ def test_join_and_query_start_without_numpy_and_without_the_mechanism_of_evaluat
     assert "kanon.http.edge" in modules
     assert {"kanon.gate.evaluation", "kanon.gate.mechanism.vectorised"} <= MODULES
     assert not {"numpy", "kanon.gate.evaluation", "kanon.gate.mechanism.vectorised"} & modules
+
+
+def test_join_loads_cryptography_before_its_first_request_if_a_type_is_listed_and_never_otherwise() -> None:
+    sealing = {"cryptography", "kanon.gate.sealing", "kanon.hpke"}
+    assert not sealing & _modules_of("join")
+    assert not sealing & _modules_of("join", KANON_LISTER_KEY="k" * 43)
+    assert sealing <= _modules_of("join", KANON_LISTER_KEY="k" * 43, KANON_TYPES=LISTED)
+
+
+@pytest.mark.parametrize("function", ["query", "evaluate", "sweep"])
+def test_no_other_function_of_the_gate_loads_cryptography(function: str) -> None:
+    assert not {"cryptography", "kanon.gate.sealing"} & _modules_of(function, KANON_TYPES=LISTED)
 
 
 @pytest.mark.parametrize("function", ["join", "query", "evaluate", "sweep"])

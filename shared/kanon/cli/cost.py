@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 FOR_ANY_TABLE = {"table", "prices", "measured", "markdown", "as_json"}
+OF_A_VALUE = 32
+"""Bytes of a value, if the type is listed and nobody says."""
 FOR_SCALE = FOR_ANY_TABLE | {"given", "types", "period"}
 DEFAULT_TYPE = '{"k": 50, "window": 720, "profile": "published"}'
 
@@ -43,6 +45,9 @@ def cost(
     hashes: Annotated[int, typer.Option(help="Hashes per query, 1 to 1,000.")] = 100,
     sets: Annotated[int, typer.Option(help="Sets that get joins.")] = 1_000_000,
     popularity: Annotated[float, typer.Option(help="Exponent of Zipf's law; 0: all sets are equally popular.")] = 1.1,
+    value_bytes: Annotated[
+        int | None, typer.Option(min=1, help="Of a listed type: bytes of a value, at most 512; by default 32.")
+    ] = None,
     given: OneType = None,
     types: TypesFile = None,
     period: Annotated[int, typer.Option(min=1, help="Seconds per step.")] = 3600,
@@ -81,6 +86,8 @@ def cost(
     if own is None or len(own.types) != 1:
         raise typer.BadParameter("give one type only: a bill is for one type")
     (type_,) = own.types.values()
+    if not type_.listed:
+        refuse_unused(context, ("value_bytes",), "with a type that is not listed")
     with one_line(CostError):
         listed, values = read_prices(prices), read_measured(measured)
         if table is Shown.SCALE:
@@ -94,7 +101,8 @@ def cost(
         if table is Shown.REPORTS:
             _rows(map(_of_jobs, of_reports.table(values, listed)), listed, as_json=as_json)
             return
-        load = Workload(type_.parameters, joins, batch, queries, hashes, sets, popularity)
+        value = (value_bytes or OF_A_VALUE) if type_.listed else 0
+        load = Workload(type_.parameters, joins, batch, queries, hashes, sets, popularity, value=value)
         load = scale.with_slots(load, values) if slots is None else replace(load, slots=slots)
         scale.check_finishes(load, values)
         needs = scale.needs(load, values)

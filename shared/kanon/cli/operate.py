@@ -24,7 +24,7 @@ from kanon.cli.operate_directory import (
     unlist,
 )
 from kanon.cli.serve_data import Data
-from kanon.cli.stacks import on_stack, on_stack_or_directory
+from kanon.cli.stacks import Profile, Region, on_stack, on_stack_or_directory, stack_errors
 
 if TYPE_CHECKING:
     from kanon.gate.storage.aws.statuses import Statuses
@@ -295,6 +295,30 @@ def destroy_noise_key(
 
     destroy(manager, arn, key_id, held, time.sleep, tell)
     typer.echo(f"No version of the secret holds key {key_id}.")
+
+
+@operate.command("lister-key")
+def lister_key_(
+    stack: Annotated[str, typer.Option(help="Name of the stack. It need not exist yet.")],
+    region: Region = None,
+    profile: Profile = None,
+) -> None:
+    """Make the key to which values of listed types are sealed, and print the parameters to deploy with.
+
+    The private key is in a secret of the account. Run again, it prints the same.
+
+    Example: kanon operate lister-key --stack kanon-prod
+    """
+    import secrets
+
+    import boto3
+
+    from kanon.operate.lister_key import lister_key
+
+    with stack_errors(": it needs secretsmanager:CreateSecret, DescribeSecret and GetSecretValue"):
+        client = boto3.Session(region_name=region, profile_name=profile).client("secretsmanager")
+        key = lister_key(client, stack, lambda: secrets.token_urlsafe(48))
+    typer.echo(f"ListerKey={key.public} ListerKeySecret={key.secret}")
 
 
 @operate.command()

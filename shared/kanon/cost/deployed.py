@@ -27,11 +27,15 @@ PADDING = 1 << 16
 """The size of an object of states is a multiple of this."""
 TRUE_BYTES, MOST_TRUE, MOST_HELD_BYTES = 24, 1_000_000, 192 << 20
 """Bytes of a set in an object of true sets, the most sets of one, and the bytes that an instance of query holds."""
+SEALED_OVERHEAD, SEALED_STEP, LENGTH_BYTES, LISTED_SET_BYTES = 48, 32, 2, 47
+"""Of a sealed value: its bytes besides the padded value, the step of the padding, the bytes of a length, and those of a
+set in an object of listed sets besides."""
 WAIT_SECONDS = 60.0
 """The longest time after a tick until an instance of query loads its first object."""
 MANIFESTS_KEPT, SWEEPS_A_DAY = 3, 1
 CROSSINGS_A_CALL = 99
 
+LISTER_SECRETS = 1
 SECRETS, KEYS, DASHBOARDS = 3, 2, 1
 METRICS, ALARM_METRICS = 14, 29
 """The metrics of the gate's functions, and the metrics that its alarms read."""

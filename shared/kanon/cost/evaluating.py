@@ -19,6 +19,7 @@ from kanon.cost.deployed import (
     CROSSINGS_A_CALL,
     EVALUATE_SECONDS,
     JOIN_BYTES,
+    LISTED_SET_BYTES,
     MANIFESTS_KEPT,
     MOST_JOINS_A_RANGE,
     MOST_PART_BYTES,
@@ -128,7 +129,7 @@ class SlotStep:
     def parts(self) -> int:
         """Parts of a slot: a power of two."""
         w = self.workload
-        size = (w.alive * BYTES_A_SET + w.members_alive * BYTES_A_MEMBER) / w.slots
+        size = (w.alive * (BYTES_A_SET + w.sealed) + w.members_alive * BYTES_A_MEMBER) / w.slots
         return 1 << max(0, math.ceil(size / MOST_PART_BYTES) - 1).bit_length()
 
     def changed(self, steps: float = 1.0) -> float:
@@ -145,12 +146,18 @@ class SlotStep:
     @cached_property
     def put(self) -> float:
         """Objects that a step puts: parts, after each range a list of them, the true sets, and what was read."""
-        return max(self.parts * self.changed(), self.ranges) + self.ranges + self.shown + 2 * self._kept
+        shown = self.shown * self._shows
+        return max(self.parts * self.changed(), self.ranges) + self.ranges + shown + 2 * self._kept
 
     @cached_property
     def got(self) -> float:
         """Objects that a step gets: parts, and the manifest and the true sets before it, and what was read."""
-        return self.parts * self.changed() + 1 + self.shown + 2 * self._kept
+        return self.parts * self.changed() + 1 + self.shown * self._shows + 2 * self._kept
+
+    @property
+    def _shows(self) -> int:
+        """Objects of true sets at a step: with values the object for the lister lies beside."""
+        return 2 if self.workload.sealed else 1
 
     @cached_property
     def shown(self) -> float:
@@ -238,7 +245,10 @@ class SlotStep:
         kept = 1 + (MANIFESTS_KEPT - 1) * self.changed() + OUTAGE_DAYS * self.changed(daily) + waiting
         padded = max(1.0, math.ceil(self.part_bytes / self.parts / PADDING)) * PADDING * self.parts
         lists = math.ceil(self.parts * LISTED_BYTES / PADDING) * PADDING
-        true = math.ceil((self.workload.popular / self.workload.slots * TRUE_BYTES + 1) / PADDING) * PADDING
+        popular = self.workload.popular / self.workload.slots
+        true = math.ceil((popular * TRUE_BYTES + 1) / PADDING) * PADDING
+        if self.workload.sealed:
+            true += math.ceil((popular * (LISTED_SET_BYTES + self.workload.sealed) + 1) / PADDING) * PADDING
         shown = daily / SWEEPS_A_DAY / 2 * self.shown * true
         return self.workload.slots * (kept * padded + (kept + waiting * self.ranges) * lists + shown)
 

@@ -14,6 +14,7 @@ from kanon.cost.deployed import (
     GATEWAY_METRICS,
     GATEWAY_SECRETS,
     KEYS,
+    LISTER_SECRETS,
     METRICS,
     MOST_HELD_BYTES,
     MOST_TRUE,
@@ -89,7 +90,7 @@ def usage(workload: Workload, measured: Mapping[str, float]) -> Usage:
         "cloudwatch.dashboards": DASHBOARDS,
         "kms.keys": KEYS,
         "kms.requests": m["cold_starts"] * requests + m["bucket_key_share"] * (slot_steps * objects + asked.objects),
-        "secrets.stored": SECRETS,
+        "secrets.stored": SECRETS + (LISTER_SECRETS if w.sealed else 0),
         "secrets.requests": 2 * m["cold_starts"] * requests,
         "transfer.out": answered / GB,
     }
@@ -97,10 +98,12 @@ def usage(workload: Workload, measured: Mapping[str, float]) -> Usage:
 
 def request_gb_seconds(w: Workload, m: Mapping[str, float]) -> float:
     """GB-seconds of join and query per second of load."""
+    sealing = m["seal_ms"] * w.batch if w.sealed else 0.0
     if w.batch == 1:
-        join = _billed_ms(m["join_ms"], 1, m)
+        join = _billed_ms(m["join_ms"] + sealing, 1, m)
     else:
-        join = _billed_ms(m["batched_join_ms"] * w.batch, math.ceil(w.batch * w.logged.items / WRITES_A_CALL), m)
+        calls = math.ceil(w.batch * w.logged.items / WRITES_A_CALL)
+        join = _billed_ms(m["batched_join_ms"] * w.batch + sealing, calls, m)
     return REQUEST_MB / 1024 * (w.join_requests * join + w.queries * _query_ms(w, m, querying(w, m).from_table)) / 1000
 
 

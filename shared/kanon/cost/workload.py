@@ -5,11 +5,18 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 
 from kanon.cost.billing import CostError, check_between
-from kanon.cost.deployed import BYTES_A_SET, DEFAULT_PARTITIONS, DEFAULT_SLOTS
+from kanon.cost.deployed import (
+    BYTES_A_SET,
+    DEFAULT_PARTITIONS,
+    DEFAULT_SLOTS,
+    LENGTH_BYTES,
+    SEALED_OVERHEAD,
+    SEALED_STEP,
+)
 from kanon.cost.popularity import EqualSets, Popularity
 from kanon.dynamo.units import item_size, write_units
 from kanon.gate.mechanism.parameters import Parameters
-from kanon.gate.models import MOST_HASHES, MOST_JOINS
+from kanon.gate.models import MOST_HASHES, MOST_JOINS, MOST_VALUE_BYTES
 from kanon.gate.slots import Layout
 from kanon.gate.storage.aws.step_log import Row, pack, pack_all
 
@@ -38,33 +45,39 @@ class Logged:
 
 
 @cache
-def logged(batch: int, slots: int) -> Logged:
+def logged(batch: int, slots: int, sealed: int = 0) -> Logged:
     """The cost of a join in the log. A batch's only join in a slot is a row; several are one packed item.
 
     The slots of a batch's joins are independent, so their number in a slot has a binomial distribution. All joins of a
-    batch are of different clients: a packed item holds one join per client.
+    batch are of different clients: a packed item holds one join per client. With values sealed in ``sealed`` bytes they
+    are also of different sets: an item has the value of a set once.
     """
     units = size = items = 0.0
     for count in range(1, batch + 1):
         each = math.comb(batch, count) * (slots - 1) ** (batch - count) / slots**batch * slots
-        stored = packed_bytes(count)
+        stored = packed_bytes(count, sealed)
         units += each * write_units(stored)
         size += each * stored
         items += each
     return Logged(units / batch, size / batch, items / batch)
 
 
-def packed_bytes(count: int) -> int:
+def packed_bytes(count: int, sealed: int = 0) -> int:
     """Bytes of ``count`` joins of one batch in one slot."""
     if count == 1:
-        return item_size(pack(_row(1), PARTITIONED))
-    two, three = (item_size(pack_all([_row(n) for n in range(number)], PARTITIONED)) for number in (2, 3))
+        return item_size(pack(_row(1, sealed), PARTITIONED))
+    two, three = (item_size(pack_all([_row(n, sealed) for n in range(number)], PARTITIONED)) for number in (2, 3))
     return two + (count - 2) * (three - two)
 
 
-def _row(number: int) -> Row:
+def sealed_bytes(value: int) -> int:
+    """Bytes of a sealed value of ``value`` bytes."""
+    return SEALED_OVERHEAD + math.ceil((LENGTH_BYTES + value) / SEALED_STEP) * SEALED_STEP
+
+
+def _row(number: int, sealed: int) -> Row:
     """A row with a token of 16 bits."""
-    return Row(480_000, number.to_bytes(32, "big"), 65_535, "fledge", 10**9)
+    return Row(480_000, number.to_bytes(32, "big"), 65_535, "fledge", 10**9, bytes(sealed))
 
 
 @dataclass(frozen=True)
@@ -83,6 +96,7 @@ class Workload:
         crossed: sets that cross per step, if counted; otherwise computed from the popularity.
         slots: slots of the deployment.
         partitions: partitions of each slot in the log.
+        value: bytes of a value if the type is listed; 0 if not.
 
     Raises:
         CostError: a value is outside the limits of the service or the model.
@@ -99,12 +113,13 @@ class Workload:
     crossed: float | None = None
     slots: int = DEFAULT_SLOTS
     partitions: int = DEFAULT_PARTITIONS
+    value: int = 0
 
     def __post_init__(self) -> None:
         check_between(
             (self.joins, "joins", 0, 1e9), (self.batch, "batch", 1, MOST_JOINS), (self.queries, "queries", 0, 1e9),
             (self.hashes, "hashes", 1, MOST_HASHES), (self.sets, "sets", 1, 10**12),
-            (self.exponent, "exponent", 0, 4),
+            (self.exponent, "exponent", 0, 4), (self.value, "bytes of a value", 0, MOST_VALUE_BYTES),
         )  # fmt: skip
         if self.touched is not None and not 0 <= self.touched <= min(self.sets, self.joins_a_step):
             raise CostError(
@@ -142,7 +157,12 @@ class Workload:
     @property
     def logged(self) -> Logged:
         """The cost of a join in the log."""
-        return logged(self.batch, self.slots)
+        return logged(self.batch, self.slots, self.sealed)
+
+    @property
+    def sealed(self) -> int:
+        """Bytes of a sealed value; 0 if the type is not listed."""
+        return sealed_bytes(self.value) if self.value else 0
 
     @property
     def join_requests(self) -> float:
@@ -171,7 +191,7 @@ class Workload:
     def state_bytes(self) -> float:
         """Bytes of the states of all sets."""
         token = 2 if self.parameters.client_bits <= 16 else 4
-        return self.alive * BYTES_A_SET + self.members_alive * (AGE_BYTES + token)
+        return self.alive * (BYTES_A_SET + self.sealed) + self.members_alive * (AGE_BYTES + token)
 
     @cached_property
     def popular(self) -> float:

@@ -25,11 +25,14 @@ def fingerprints(settings: GateSettings, types: Mapping[str, Type], keys: Iterab
     A function that writes rows includes the outage allowance. It fixes the expiry of a row when the row is written, so
     evaluation with a longer allowance would rely on rows that have expired. A function that decides when answers
     change includes the publish delay: a longer delay would take back answers that were already given; and the age up to
-    which answers are given, once a type uses it: crossings are kept for it.
+    which answers are given, once a type uses it: crossings are kept for it. ``join`` includes the public key of the
+    lister, who opens nothing that is sealed to another one.
     """
     values = {**slot_fingerprints(settings.layouts), DEPLOYMENT: settings.deployment}
     if isinstance(settings, JoinSettings | EvaluateSettings):
         values["outage-allowance"] = str(settings.outage_allowance)
+    if isinstance(settings, JoinSettings) and any(type_.listed for type_ in types.values()):
+        values["lister-key"] = settings.lister_key
     if isinstance(settings, AnswerSettings):
         values["publish-delay"] = str(settings.publish_delay)
         if any(type_.parameters.restart is not None for type_ in types.values()):

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, ValidationInfo, field_validator
 
@@ -80,15 +80,20 @@ class LogWriter(Settings):
     outage_allowance: Seconds
 
 
-class AnswerSettings(GateSettings):
-    """Shared by the functions that make or give answers: ``publish_delay`` is from the end of a step to its tick.
+class Ticks(GateSettings):
+    """Shared by the functions that know ticks: ``publish_delay`` is from the end of a step to its tick."""
+
+    publish_delay: Seconds
+
+
+class AnswerSettings(Ticks):
+    """Shared by the functions that make or give answers.
 
     With restart after the crossing, answers are refused ``max_stale`` steps after the visible step, or after a window
     if that is shorter.
     """
 
     statuses_table: str
-    publish_delay: Seconds
     max_stale: Annotated[int, Field(ge=1, le=65_535)]
 
     def read_types(self) -> dict[str, Type]:
@@ -109,24 +114,29 @@ class AnswerSettings(GateSettings):
 
 
 class JoinSettings(GateSettings, Edge, LogWriter):
-    """The environment of ``join``."""
+    """The environment of ``join``. ``lister_key`` is a public key in base64url; empty if no type is listed."""
 
     set_pepper_secret: str
     client_key_secret: str
+    lister_key: Annotated[str, Field(pattern=r"^([A-Za-z0-9_-]{43})?$")]
 
     def read_types(self) -> dict[str, Type]:
         """The types of this deployment by name.
 
         Raises:
-            ConfigurationError: one is listed, or needs a credential. On AWS nothing carries values to a lister, and
-                nothing enrols.
+            ConfigurationError: one needs a credential, which nobody issues on AWS; or one is listed, and there is no
+                key to which its values could be sealed.
         """
         types = super().read_types()
-        for type_ in types.values():
-            if type_.listed or type_.credential:
-                word = "listed" if type_.listed else "credential"
+        for name, type_ in types.items():
+            if type_.credential:
                 raise ConfigurationError(
-                    f"type {type_.name!r} is of a kind that only `kanon serve --data` has: take `{word}` out here"
+                    f"type {name!r} is of a kind that only `kanon serve --data` has: take `credential` out here"
+                )
+            if type_.listed and not self.lister_key:
+                raise ConfigurationError(
+                    f"type {name!r} is listed, but nobody could open its values: run `kanon operate lister-key`, and"
+                    f" deploy with ListerKey and ListerKeySecret as it prints them"
                 )
         return types
 
@@ -218,3 +228,44 @@ class EvaluateSettings(AnswerSettings, LogWriter, StatesSettings):
         if len({entry.id for entry in entries}) != len(entries):
             raise ValueError("list each noise key once")
         return entries
+
+
+class ListedTypes(Ticks):
+    """Shared by the functions of lists. They see listed types alone in ``listed``."""
+
+    list_bucket: str
+
+    @property
+    def listed(self) -> dict[str, Type]:
+        """The listed types by name."""
+        return {name: type_ for name, type_ in self.read_types().items() if type_.listed}
+
+
+class ListSettings(ListedTypes):
+    """The environment of ``list``. A value is listed ``review_steps`` steps after it turned true."""
+
+    statuses_table: str
+    states_bucket: str
+    lister_key_secret: str
+    review_steps: Annotated[int, Field(ge=0, le=65_535)]
+
+    def read_types(self) -> dict[str, Type]:
+        """The types of this deployment by name.
+
+        Raises:
+            ConfigurationError: the review of a listed type is longer than its window.
+        """
+        types = super().read_types()
+        for type_ in types.values():
+            if type_.listed and self.review_steps > type_.parameters.window:
+                raise ConfigurationError(
+                    f"type {type_.name!r}: a review of {self.review_steps} steps must not be longer than its window of"
+                    f" {type_.parameters.window} steps: lower ReviewSteps"
+                )
+        return types
+
+
+class ReleasedSettings(ListedTypes, Edge):
+    """The environment of ``released``. With ``list_auth`` NONE caches of everybody may keep lists."""
+
+    list_auth: Literal["IAM", "JWT", "NONE"]

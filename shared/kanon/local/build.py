@@ -58,7 +58,7 @@ class Storage:
 def build_storage(template: Template, session: boto3.Session, prefix: str, seed: int | None) -> Storage:
     """Create everything that holds data. The engine's own clock never expires data."""
     storage = Storage()
-    choose = random.Random(seed).choice if seed is not None else secrets.choice
+    choose = _chooser(seed)
     for name, part in template.every(prefix):
         _build_tables(part, session.client("dynamodb"), name, storage)
         _build_queues(part, session.client("sqs"), name, storage)
@@ -126,11 +126,24 @@ def _build_secrets(
 
 def _secret(properties: Mapping[str, Any], choose: Callable[[str], str]) -> str:
     rule = properties["GenerateSecretString"]
-    alphabet = string.ascii_letters + string.digits
-    text = "".join(choose(alphabet) for _ in range(int(rule["PasswordLength"])))
+    text = _text(choose, int(rule["PasswordLength"]))
     if "GenerateStringKey" not in rule:
         return text
     return json.dumps({**json.loads(rule["SecretStringTemplate"]), rule["GenerateStringKey"]: text})
+
+
+def random_text(name: str, seed: int | None) -> str:
+    """A secret text beside those of the template, of a name; the same for the same seed."""
+    return _text(_chooser(None if seed is None else f"{name} {seed}"), 64)
+
+
+def _chooser(seed: int | str | None) -> Callable[[str], str]:
+    return random.Random(seed).choice if seed is not None else secrets.choice
+
+
+def _text(choose: Callable[[str], str], length: int) -> str:
+    alphabet = string.ascii_letters + string.digits
+    return "".join(choose(alphabet) for _ in range(length))
 
 
 def build_functions(

@@ -11,6 +11,7 @@ import itertools
 import json
 import threading
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 from urllib.parse import unquote, urlsplit
@@ -21,7 +22,7 @@ from botocore.compat import HTTPHeaders
 
 from kanon.console.answering import Console
 from kanon.local import gateway
-from kanon.local.build import Wake, build_functions, build_storage, function_urls, wakes
+from kanon.local.build import Wake, build_functions, build_storage, function_urls, random_text, wakes
 from kanon.local.clock import Clock, Trigger
 from kanon.local.engines import Emulator, Ministack
 from kanon.local.expiry import ObjectTimes
@@ -90,6 +91,7 @@ class Stack:
         try:
             self.session: boto3.Session = self._session()
             self.meter = Meter(self.session.client("dynamodb"))
+            self._make_lister_key()
             self.storage = build_storage(self.template, self.session, self._prefix, self._seed)
             self.functions = self._build_functions()
             arns = {arn: name for name, function in self.functions.items() for arn in (function.arn, function.alias)}
@@ -118,9 +120,21 @@ class Stack:
         """
         with self._warming:
             self.template.change(parameters, limits=self._schedule is None)
+            self._make_lister_key()
             self.functions = self._build_functions()
             self.urls = function_urls(self.template, self.functions)
             self._warm.clear()
+
+    def _make_lister_key(self) -> None:
+        """As the operator of a stack does before its first listed type."""
+        given = self.template.parameters
+        if '"listed"' not in given.get("Types", "") or given["ListerKey"]:
+            return
+        from kanon.operate.lister_key import lister_key
+
+        draw = partial(random_text, "lister", self._seed)
+        key = lister_key(self.session.client("secretsmanager"), self._prefix, draw)
+        self.template.change({"ListerKey": key.public, "ListerKeySecret": key.secret}, limits=False)
 
     def _build_functions(self) -> dict[str, Function]:
         environment = self.engine.environment()

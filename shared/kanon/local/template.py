@@ -343,7 +343,9 @@ def _check(name: str, value: str, rule: Mapping[str, Any]) -> None:
 
 
 def _merge(shared: Any, own: Any) -> Any:
-    """SAM's Globals: mappings merge, anything else is overridden."""
+    """SAM's Globals: mappings merge, lists are added, anything else is overridden."""
+    if isinstance(shared, list) and isinstance(own, list):
+        return [*shared, *own]
     if isinstance(shared, dict) and isinstance(own, dict):
         merged = {**shared, **own}
         return {k: _merge(shared[k], own[k]) if k in shared and k in own else v for k, v in merged.items()}

@@ -49,6 +49,21 @@ def test_the_table_of_other_systems_has_the_loads_and_what_each_system_assumes()
     assert [line.partition("**: ")[0] for line in lines[9:]] == [f"- **{name}" for name in rows[0]["elsewhere"]]
 
 
+def test_the_values_of_a_listed_type_are_in_the_bill_and_of_another_type_are_refused() -> None:
+    type_ = {"k": 50, "window": 720, "profile": "published"}
+    plain, listed = json.dumps(type_), json.dumps({**type_, "listed": True})
+
+    def dollars(*options: str) -> float:
+        return float(json.loads(run("--batch", "100", "--json", "--type", *options).stdout)["dollarsAMonth"])
+
+    assert dollars(plain) < dollars(listed) < dollars(listed, "--value-bytes", "512")
+    assert dollars(listed) == dollars(listed, "--value-bytes", "32")
+    ran = run("--type", plain, "--value-bytes", "32")
+    assert ran.exit_code == 2
+    assert "not listed" in ran.output
+    assert "between 0 and 512" in run("--type", listed, "--value-bytes", "513").output
+
+
 def test_an_own_type_and_own_prices_change_the_bill(tmp_path: Path) -> None:
     usual = json.loads(run("--json").stdout)["dollarsAMonth"]
     large = run("--type", '{"k": 1000, "window": 720, "profile": "published"}', "--sets", "100", "--json")

@@ -4,9 +4,11 @@ import re
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from kanon.cost import deployed
-from kanon.gate import deciding, evaluation, memory, merging, parts, schedule, true_sets
+from kanon.cost.workload import sealed_bytes
+from kanon.gate import deciding, evaluation, listed_sets, memory, merging, parts, schedule, sealing, true_sets
 from kanon.gate.settings import JoinSettings
 from kanon.gate.slots import Layout
 from kanon.gate.storage.aws import step_joins
@@ -29,6 +31,11 @@ from tests.infrastructure.template import (
 from tests.unit.gate.test_settings import JOIN
 
 SECRET = "AWS::SecretsManager::Secret"
+
+
+def sealed(length: int) -> bytes:
+    key = X25519PrivateKey.from_private_bytes(bytes(range(32)))
+    return sealing.seal(bytes(length), key.public_key(), bytes(32))
 
 
 def text(path: str) -> str:
@@ -104,6 +111,10 @@ FIGURES = {
     "true sets": (
         lambda: (true_sets.ENTRY_BYTES, true_sets.MOST_TRUE, memory.MOST_BYTES, memory.SPREAD),
         (d.TRUE_BYTES, d.MOST_TRUE, d.MOST_HELD_BYTES, d.WAIT_SECONDS),
+    ),
+    "sealed values": (
+        lambda: (*map(len, (sealed(1), sealed(30), sealed(31), sealed(512))), listed_sets._SET.size),
+        (*map(sealed_bytes, (1, 30, 31, 512)), d.LISTED_SET_BYTES),
     ),
     "objects": (lambda: (parts.PADDING, schedule.MANIFESTS_KEPT), (d.PADDING, d.MANIFESTS_KEPT)),
     "reading": (lambda: (step_joins.READERS, step_joins.MOST_BYTES), (d.PAGES_AT_ONCE, d.BUFFER_BYTES)),

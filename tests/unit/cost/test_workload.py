@@ -11,7 +11,7 @@ from kanon.cost.billing import CostError, bill, read_measured, read_prices
 from kanon.cost.evaluating import SlotStep
 from kanon.cost.month import alternatives, request_gb_seconds, table_bytes, usage
 from kanon.cost.popularity import Popularity
-from kanon.cost.workload import Workload, logged, packed_bytes
+from kanon.cost.workload import Workload, logged, packed_bytes, sealed_bytes
 from kanon.dynamo.units import item_size, write_units
 from kanon.gate.slots import Layout
 from kanon.gate.storage.aws.step_log import Row, pack_all
@@ -65,6 +65,41 @@ def test_a_batch_is_written_as_one_packed_item_for_each_slot() -> None:
     # 500 joins fill all of 16 slots; two joins share a slot once in 256.
     assert logged(500, 16).items == pytest.approx(16 / 500)
     assert logged(2, 256).items == pytest.approx(1 - 1 / 512)
+
+
+@pytest.mark.parametrize("value", [1, 30, 31, 512])
+def test_a_join_of_a_listed_type_takes_one_unit_and_a_batch_takes_its_values_besides(value: int) -> None:
+    size = sealed_bytes(value)
+    rows = [Row(480_000, number.to_bytes(32, "big"), 65_535, "fledge", 10**9, bytes(size)) for number in range(500)]
+    for count in (2, 31, 500):
+        assert packed_bytes(count, size) == item_size(pack_all(rows[:count], Layout(1, 0, 1)))
+    assert logged(1, 16, size).units == 1
+    assert logged(500, 1, size).size == pytest.approx(logged(500, 1).size + 2 + size, abs=0.02)
+
+
+def test_the_guide_has_the_units_of_joins_with_and_without_values() -> None:
+    page = (ROOT / "docs" / "guides" / "cost.md").read_text()
+    for name, value in (("without a value", 0), ("32 bytes", 32), ("512 bytes", 512)):
+        units = [logged(batch, 16, sealed_bytes(value) if value else 0).units for batch in (1, 10, 100, 500)]
+        assert f"| {name} | {' | '.join(f'{each:.2f}' for each in units)} |" in page
+
+
+def test_a_listed_type_costs_a_secret_and_more_of_what_carries_values() -> None:
+    plain, listed = usage(LOAD, MEASURED), usage(replace(LOAD, value=512), MEASURED)
+    assert listed["secrets.stored"] == plain["secrets.stored"] + 1
+    assert listed["dynamodb.write"] == plain["dynamodb.write"]
+    larger = {
+        "lambda.arm64",
+        "lambda.temporary",
+        "dynamodb.read",
+        "dynamodb.storage",
+        "s3.puts",
+        "s3.gets",
+        "s3.storage",
+    }
+    assert {name for name in plain if listed[name] > plain[name]} == {*larger, "secrets.stored", "kms.requests"}
+    batched = usage(replace(LOAD, batch=100, value=512), MEASURED)
+    assert batched["dynamodb.write"] > usage(replace(LOAD, batch=100), MEASURED)["dynamodb.write"]
 
 
 def test_the_units_of_a_batch_equal_the_mean_of_random_batches() -> None:

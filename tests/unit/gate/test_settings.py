@@ -31,6 +31,7 @@ JOIN = {
     "KANON_CLIENT_KEY_SECRET": "arn:client",
     "KANON_OUTAGE_ALLOWANCE": "604800",
     "KANON_EDGE_SECRET": "",
+    "KANON_LISTER_KEY": "",
 }
 QUERY = {
     **COMMON,
@@ -79,6 +80,21 @@ def test_each_function_reads_its_own_environment() -> None:
 def test_the_types_have_the_values_of_the_document_and_the_period() -> None:
     types = JoinSettings.from_environment(JOIN).read_types()
     assert types["fledge"].parameters.period == 3600
+
+
+LISTED = {**JOIN, "KANON_TYPES": '{"terms": {"k": 50, "window": 24, "profile": "published", "listed": true}}'}
+
+
+def test_join_takes_listed_types_with_the_key_of_their_lister_alone() -> None:
+    assert JoinSettings.from_environment({**LISTED, "KANON_LISTER_KEY": "k" * 43}).read_types()["terms"].listed
+    with pytest.raises(ConfigurationError, match=r"type 'terms' is listed.*run `kanon operate lister-key`.*ListerKey"):
+        JoinSettings.from_environment(LISTED).read_types()
+
+
+@pytest.mark.parametrize("key", ["k", "k" * 42, "k" * 44, "k" * 42 + "=", "+" * 43, "k" * 43 + "\n"])
+def test_a_key_of_another_form_is_refused(key: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^KANON_LISTER_KEY: "):
+        JoinSettings.from_environment({**LISTED, "KANON_LISTER_KEY": key})
 
 
 @pytest.mark.parametrize(
