@@ -86,7 +86,7 @@ lock: $(VENV)/.requirements  ## write the pinned requirements from requirements/
 	pin dev requirements/dev.txt; \
 	pin layer shared/requirements.txt --constraint requirements/dev.txt; \
 	pin sealing shared/sealing.txt --constraint requirements/dev.txt; \
-	for function in evaluate gateway sweep; do \
+	for function in evaluate gateway list sweep; do \
 		pin $$function functions/$$function/requirements.txt --constraint requirements/dev.txt; \
 	done; \
 	for function in store jobs decrypt aggregate rotate; do \
@@ -311,7 +311,8 @@ ARCHITECTURE ?= arm64
 BUILD_DIR ?= .aws-sam/build
 HOST_BUILD_DIR ?= .aws-sam/host
 
-# The parts of the nested stack infra/reports.yaml.
+# The parts of the nested stacks infra/lists.yaml and infra/reports.yaml.
+LISTS := ListsLayer List Released
 REPORTS := ReportsLayer Collect Store Jobs Decrypt Aggregate Rotate
 
 # The platform of this machine.
@@ -326,7 +327,7 @@ build: .venv-sam/.requirements  ## build the functions and the layer (RUNTIME=py
 		KANON_BUILD_PYTHON=$(RUNTIME:python%=%) KANON_BUILD_ARCHITECTURE=$(ARCHITECTURE) \
 		.venv-sam/bin/sam build --beta-features --no-cached --build-dir $(BUILD_DIR) \
 		--parameter-overrides Runtime=$(RUNTIME) Architecture=$(ARCHITECTURE)
-	@for part in Shared SealingLayer Join Query Evaluate Sweep AnonymousStack/Gateway $(REPORTS:%=ReportsStack/%); do find $(BUILD_DIR)/$$part -type f -printf '%s\n' | \
+	@for part in Shared SealingLayer Join Query Evaluate Sweep AnonymousStack/Gateway $(LISTS:%=ListsStack/%) $(REPORTS:%=ReportsStack/%); do find $(BUILD_DIR)/$$part -type f -printf '%s\n' | \
 		awk -v part=$${part#*/} '{s += $$1} END {printf "%-12s %5.1f MB\n", part, s / 1e6}'; done
 
 .PHONY: release

@@ -1,8 +1,8 @@
 """Writes the descriptions of the interface: ``python -m infra.openapi``.
 
-The OpenAPI description covers the gate and reports, whether a stack has reports or not; it stands in docs. Beside the
-code that serves it is a second one, without reports, for the service on one machine. The JSON Schemas of all bodies are
-those of the description.
+The OpenAPI description in docs covers the gate, lists and reports. Beside the code that serves them are two without
+lists, because every function has them: for a stack, whether it has reports or not, and for the service on one machine.
+The JSON Schemas of all bodies are those of the description in docs.
 """
 
 import json
@@ -34,13 +34,15 @@ GATE = Document(
     {"join": "gate", "query": "gate"},
     (SERVED / "openapi.json",),
 )
-WHOLE = Document(
+WITH_REPORTS = Document(
     f"{GATE.about} And noisy histograms of encrypted contributions, in the formats of the aggregation service.",
     {**GATE.functions, "reports/collect": "reports", "reports/jobs": "reports"},
-    (SERVED / "openapi-with-reports.json", ROOT / "docs" / "openapi.json"),
+    (SERVED / "openapi-with-reports.json",),
 )
+WHOLE = Document(WITH_REPORTS.about, {**WITH_REPORTS.functions, "released": "lists"}, (ROOT / "docs" / "openapi.json",))
 TAGS = {
     "gate": "Joins and queries of sets",
+    "lists": "Values that the crowd shares: only of listed types, elsewhere these calls are 404",
     "reports": "Encrypted reports and jobs: only in a stack with Reports=ON, elsewhere these calls are 404",
 }
 SCHEMAS = ROOT / "docs" / "reference" / "schemas.json"
@@ -101,6 +103,7 @@ ENVIRONMENT = {
     "KANON_MAX_STALE": "24",
     "KANON_ANONYMOUS_HASHES": "100",
     "KANON_EDGE_SECRET": "",
+    "KANON_LIST_AUTH": "IAM",
     "KANON_LISTER_KEY": "",
     "KANON_ALLOWED_ORIGINS": "*",
     "KANON_REPORT_BUCKETS": "",
@@ -116,6 +119,7 @@ ENVIRONMENT = {
             "STEP_LOG_TABLE",
             "STATUSES_TABLE",
             "STATES_BUCKET",
+            "LIST_BUCKET",
             "SET_PEPPER_SECRET",
             "CLIENT_KEY_SECRET",
             "ARRIVALS_URL",
@@ -214,7 +218,7 @@ def text(described: dict[str, Any], *, served: bool = False) -> str:
 
 def main() -> None:
     """Write the files."""
-    for document in (GATE, WHOLE):
+    for document in (GATE, WITH_REPORTS, WHOLE):
         for file in document.files:
             file.write_text(text(description(document), served=file.parent == SERVED))
     SCHEMAS.write_text(text(schemas()))

@@ -52,7 +52,7 @@ LAYER = {
     "noise": "bound exact laws words",
 }
 """The modules of the layer by folder. The list is closed: other code must not get into Lambda."""
-MOST_CODE = 470_000
+MOST_CODE = 500_000
 """Bytes of kanon's own code in the layer, and of the description of its API."""
 SET = base64.urlsafe_b64encode(hashlib.sha256(b"an ad").digest()).decode().rstrip("=")
 

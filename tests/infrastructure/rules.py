@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from kanon.gate.settings import EvaluateSettings, JoinSettings, QuerySettings, StatesSettings
+from kanon.gate.settings import (
+    EvaluateSettings,
+    JoinSettings,
+    ListSettings,
+    QuerySettings,
+    ReleasedSettings,
+    StatesSettings,
+)
 from kanon.gateway.settings import GatewaySettings
 from kanon.http.origin import HEADER, RELAY_HEADER
 from kanon.local.template import ACCOUNT, TemplateError
@@ -29,6 +36,7 @@ from tests.infrastructure.template import (
     ANONYMOUS,
     EDGE,
     GATE,
+    LISTS,
     OBSERVABILITY,
     PATHS,
     REPORTS,
@@ -118,6 +126,8 @@ STACKS: dict[str, dict[str, str]] = {
     "gateway behind an edge": {**DOMAIN, "Edge": "ON", "Gateway": "ON", "Reports": "ON", "SnapStart": "ON"},
     "listed types": LISTER,
     "listed types and open joins": {**LISTER, "JoinAuth": "OPEN", "ReviewSteps": "24"},
+    "lists by token": {**LISTER, "ListAuth": "JWT", **TOKENS, **DOMAIN, "Edge": "ON", **MAIL},
+    "lists for anybody": {**LISTER, "ListAuth": "NONE", "ReviewSteps": "1", "ListDays": "7"},
     "everything else": {
         "DeletionProtection": "ON",
         "SnapStart": "ON",
@@ -143,6 +153,7 @@ GIVEN: dict[str, Document] = {
     "JoinFunction": {"Ref": "Join.Alias"},
     "QueryFunction": {"Ref": "Query.Alias"},
     "ApiId": {"Ref": "Api"},
+    "Tokens": {"Fn::If": ["HasListTokens", {"Ref": "Tokens"}, ""]},
     "EdgeSecret": {"Fn::If": ["HasEdge", {"Ref": "EdgeSecret"}, ""]},
     "AlarmTopic": {"Fn::If": ["HasAlarmTopic", {"Fn::GetAtt": ["Observability", "Outputs.Topic"]}, ""]},
     "DeletionProtection": {"Ref": "ReportsDeletionProtection"},
@@ -154,7 +165,7 @@ GIVEN: dict[str, Document] = {
 """Parameters of nested stacks that are not what their name says in the parent."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS, OBSERVABILITY, EDGE, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, OBSERVABILITY, EDGE, together=True)
 def nested_stacks_get_what_their_parameters_name(documents: Documents) -> Problems:
     """Parameter X is the parameter, table or function X of the parent; XArn its ARN; a queue is given by its name."""
     parent = documents[GATE]
@@ -163,9 +174,11 @@ def nested_stacks_get_what_their_parameters_name(documents: Documents) -> Proble
         if set(given) != set(declared):
             yield f"{name} is given {set(given) ^ set(declared)}"
         for word, value in given.items():
-            if word == "Deployment" and name == "ReportsStack":
+            if word == "Deployment" and name in ("ReportsStack", "ListsStack"):
                 expected: Any = {"Ref": "AWS::StackId"}
-            elif word in GIVEN and (name in ("ReportsStack", "AnonymousStack") or word not in parent["Parameters"]):
+            elif word in GIVEN and (
+                name in ("ReportsStack", "AnonymousStack", "ListsStack") or word not in parent["Parameters"]
+            ):
                 expected = GIVEN[word]
             elif word in of_type(parent, "AWS::SQS::Queue"):
                 expected = {"Fn::GetAtt": [word, "QueueName"]}
@@ -195,6 +208,9 @@ TYPES = {
     REPORTS: "ApiGatewayV2::Integration ApiGatewayV2::Route CloudWatch::Alarm DynamoDB::Table IAM::Role KMS::Key "
     "Lambda::EventInvokeConfig Lambda::EventSourceMapping Lambda::Permission Logs::LogGroup S3::Bucket "
     "S3::BucketPolicy SQS::Queue Scheduler::Schedule SecretsManager::Secret Serverless::Function "
+    "Serverless::LayerVersion",
+    LISTS: "ApiGatewayV2::Integration ApiGatewayV2::Route CloudWatch::Alarm IAM::Role Lambda::EventInvokeConfig "
+    "Lambda::Permission Logs::LogGroup S3::Bucket S3::BucketPolicy Scheduler::Schedule Serverless::Function "
     "Serverless::LayerVersion",
     ANONYMOUS: "ApiGatewayV2::Integration ApiGatewayV2::Route CloudWatch::Alarm IAM::Role Lambda::Permission "
     "Logs::LogGroup SecretsManager::Secret Serverless::Function Serverless::LayerVersion",
@@ -230,7 +246,9 @@ def templates_have_only_resources_of_their_kinds(documents: Documents) -> Proble
         if types != {f"AWS::{name}" for name in TYPES[path].split()}:
             yield f"{path} has {types}"
         version = {word: document[word] for word in VERSION if word in document}
-        if version != (VERSION if path in (GATE, REPORTS, ANONYMOUS) else {"AWSTemplateFormatVersion": "2010-09-09"}):
+        if version != (
+            VERSION if path in (GATE, REPORTS, ANONYMOUS, LISTS) else {"AWSTemplateFormatVersion": "2010-09-09"}
+        ):
             yield f"{path} is of the version {version}"
 
 
@@ -325,6 +343,7 @@ OFF_OR_SAFE = {
     "Reports": "OFF",
     "Gateway": "OFF",
     "RelayAuth": "SECRET",
+    "ListAuth": "IAM",
     "ListerKey": "",
     "ListerKeySecret": "",
     "SnapStart": "OFF",
@@ -372,7 +391,7 @@ REFUSED = {
     "JoinUrlHasALimit": {**AT_URL, "Reservations": "OFF"},
     "RelayedJoinsAreAllowed": {"Gateway": "ON", "RelayAuth": "OPEN"},
     "ListerKeyIsAPair": {"ListerKey": "k" * 43},
-    "ListedValuesAreReviewed": {**LISTER, "JoinAuth": "OPEN"},
+    "ListedValuesAreReviewed": {**LISTER, "ListAuth": "NONE"},
 }
 
 
@@ -386,6 +405,7 @@ def rules_refuse_parameters_that_do_not_fit(documents: Documents) -> Problems:
         "JoinUrlHasALimit": {**AT_URL, "JoinReservedConcurrency": "0"},
         "SignedJoinUrlHasNoEdge": {**AT_URL, **SEPARATE},
         "RelayedJoinsAreAllowed": {"Gateway": "ON", "RelayAuth": "OPEN", "JoinAuth": "JWT", **TOKENS},
+        "ListedValuesAreReviewed": {**LISTER, "JoinAuth": "OPEN"},
         "ListerKeyIsAPair": {"ListerKeySecret": LISTER_SECRET},
     }
     for name, parameters in (*REFUSED.items(), *others.items()):
@@ -419,7 +439,7 @@ LOGGED = {
 """The allowed fields of an access log: none of a path, a query, a header, a body or a caller."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS)
 def every_function_has_a_log_group_with_retention(document: Document) -> Problems:
     groups = of_type(document, "AWS::Logs::LogGroup")
     for name, function in functions(document).items():
@@ -458,7 +478,7 @@ def access_logs_tell_no_path_and_no_caller(document: Document) -> Problems:
             yield f"{name} logs executions"
 
 
-@rule(GATE, REPORTS, ANONYMOUS)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS)
 def nothing_traces_or_logs_requests(document: Document) -> Problems:
     for name, function in functions(document).items():
         if function.get("Tracing") != "PassThrough":
@@ -831,6 +851,36 @@ PERMISSIONS[ANONYMOUS] = {
 }
 """The gateway sees no table and neither pepper nor client key."""
 
+PERMISSIONS[LISTS] = {
+    "ListRole": {
+        "Statuses": {"dynamodb:BatchGetItem"},
+        "Control [slot#*, types, lists, list#*]": {"dynamodb:GetItem"},
+        "Control [list#*]": {"dynamodb:UpdateItem"},
+        "Control [lists]": {"dynamodb:ConditionCheckItem"},
+        "StatesBucket/*.listed": {"s3:GetObject"},
+        "ListBucket/*": {"s3:GetObject", "s3:PutObject"},
+        "ListBucket/current/*": {"s3:DeleteObject"},
+        "ListBucket/opened/*": {"s3:DeleteObject"},
+        "ListBucket": {"s3:ListBucket"},
+        "ListerKeySecret": READ_SECRET,
+        "Key via dynamodb, s3": {"kms:Decrypt"},
+        "Key via s3": {"kms:GenerateDataKey"},
+        "StatesKey via s3": {"kms:Decrypt"},
+        "LostEvents": SEND,
+        "ListLogs": LOGS,
+    },
+    "ReleasedRole": {
+        "Control [list#*]": {"dynamodb:GetItem"},
+        "ListBucket/current/*": {"s3:GetObject"},
+        "ListBucket": {"s3:ListBucket"},
+        "EdgeSecret if HasEdge": READ_SECRET,
+        "Key via dynamodb, s3, secretsmanager": {"kms:Decrypt"},
+        "ReleasedLogs": LOGS,
+    },
+    "ScheduleRole": {"List.Alias": {"lambda:InvokeFunction"}, "LostEvents": SEND},
+}
+"""The lister alone opens values. It sees neither the log, nor parts, nor the noise key; `released` opens nothing."""
+
 SECRETS = "arn:${AWS::Partition}:secretsmanager:${AWS::Region}:${AWS::AccountId}:secret:${Name}/report-keys/*"
 OTHER = "arn:*:s3:::"
 LISTED = {"Fn::Split": [",", {"Ref": "ReportBuckets"}]}
@@ -858,7 +908,7 @@ def permitted(resource: Any) -> str:
             return str(name)
         case {"Fn::If": [condition, one, {"Ref": "AWS::NoValue"}]}:
             return f"{permitted(one)} if {condition}"
-        case {"Fn::Sub": str(text)} if found := re.fullmatch(r"\$\{(\w+)\.Arn\}([:/][\w/]*\*?)", text):
+        case {"Fn::Sub": str(text)} if found := re.fullmatch(r"\$\{(\w+?)\.?Arn\}([:/][\w/]*\*?(?:\.listed)?)", text):
             return f"{found[1]}{found[2]}"
         case {"Fn::Sub": str(text)} if text == SECRETS:
             return "report-keys/*"
@@ -875,6 +925,8 @@ def under(statement: Document) -> str:
             return ""
         case {"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": keys, **more}, **rest} if not more and not rest:
             return f" [{', '.join(keys)}]"
+        case {"ForAllValues:StringLike": {"dynamodb:LeadingKeys": keys, **more}, **rest} if not more and not rest:
+            return f" [{', '.join(keys)}]"
         case {"StringEquals": {"kms:ViaService": services, **more}, **rest} if not more and not rest:
             return f" via {', '.join(map(_service, services))}"
         case other:
@@ -890,7 +942,7 @@ def _service(value: Any) -> str:
     return json.dumps(value)
 
 
-@rule(GATE, REPORTS, ANONYMOUS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, together=True)
 def roles_allow_exactly_what_the_design_says(documents: Documents) -> Problems:
     for path, wanted in PERMISSIONS.items():
         document = documents[path]
@@ -967,7 +1019,7 @@ OF_THE_ACCOUNT = {
 }
 
 
-@rule(GATE, REPORTS, ANONYMOUS)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS)
 def roles_trust_one_service_and_have_no_managed_policies(document: Document) -> Problems:
     for name, role in of_type(document, "AWS::IAM::Role").items():
         (statement,) = role["Properties"]["AssumeRolePolicyDocument"]["Statement"]
@@ -998,7 +1050,7 @@ def function_of(value: object) -> str | None:
     return None if name is None else name.removesuffix(".Alias")
 
 
-@rule(GATE, REPORTS, ANONYMOUS)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS)
 def callers_call_the_alias(document: Document) -> Problems:
     called = {
         **{n: r["Properties"]["IntegrationUri"] for n, r in of_type(document, INTEGRATION).items()},
@@ -1016,23 +1068,27 @@ def callers_call_the_alias(document: Document) -> Problems:
         yield f"{name} stands beside what SAM publishes"
 
 
-LAYERS = {GATE: ["Shared"], REPORTS: ["Shared", "ReportsLayer"], ANONYMOUS: ["Shared", "GatewayLayer"]}
+LAYERS = {
+    GATE: ["Shared"],
+    REPORTS: ["Shared", "ReportsLayer"],
+    ANONYMOUS: ["Shared", "GatewayLayer"],
+    LISTS: ["Shared", "ListsLayer"],
+}
 SEALING = {"Fn::If": ["HasListerKey", {"Ref": "SealingLayer"}, {"Ref": "AWS::NoValue"}]}
 """The layer of `join` beside those of Globals."""
 BOTH = {"Fn::Join": [" ", [{"Ref": "Shared"}, {"Ref": "SealingLayer"}]]}
 BOTH_LAYERS = {"Fn::If": ["HasListerKey", BOTH, {"Ref": "Shared"}]}
-OF_THE_STACK = {"Deployment", "Name", "Control", "KeyArn"}
+OF_THE_STACK = {"Deployment", "Name", "Control", "KeyArn", "Statuses", "StatesBucket"}
 """Parameters of nested stacks that never change."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, together=True)
 def a_version_pins_code_layers_and_parameters(documents: Documents) -> Problems:
     for parameters, more in (({}, {}), (LISTER, {"SealingLayer"})):
         stack = documents.deployed(**parameters)
         layers = {"Shared", *more}
-        if set(stack.of_type("AWS::Serverless::LayerVersion")) != layers or len(
-            stack.of_type(FUNCTION)["Join"]["Layers"]
-        ) != len(layers):
+        found = set(stack.of_type("AWS::Serverless::LayerVersion")) - {"ListsLayer"}
+        if found != layers or len(stack.of_type(FUNCTION)["Join"]["Layers"]) != len(layers):
             yield f"with {parameters} there are other layers than {layers}"
     for path, layers in LAYERS.items():
         document, own = documents[path], layers[-1]
@@ -1083,7 +1139,7 @@ def versioned_parameters(document: Document) -> set[str]:
     return found
 
 
-@rule(GATE, REPORTS, ANONYMOUS)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS)
 def functions_and_layers_are_built_from_their_folder(document: Document) -> Problems:
     folder = "" if "Shared" in document["Resources"] else "../"
     reports = "reports/" if "ReportsLayer" in document["Resources"] else ""
@@ -1121,13 +1177,15 @@ SIZES = {
     "Aggregate": (3008, 900),
     "Rotate": (512, 60),
     "Gateway": (512, 20),
+    "List": (1769, 280),
+    "Released": (512, 10),
 }
 """MB of memory and seconds of the longest call. ``docs/evidence/performance.md`` and `kanon cost` assume them."""
-TEMPORARY = {"Evaluate": {"Size": 2048}}
-"""MB of files, if they are more than Lambda gives to everybody: the joins of a step beyond those in memory."""
+TEMPORARY = {"Evaluate": {"Size": 2048}, "List": {"Size": 2048}}
+"""MB of files, if they are more than Lambda gives to everybody: joins beyond those in memory, and values of lists."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS)
 def functions_have_the_size_that_was_measured(document: Document) -> Problems:
     for name, function in functions(document).items():
         if (given := (function.get("MemorySize"), function.get("Timeout"))) != SIZES.get(name):
@@ -1161,10 +1219,10 @@ def evaluate_switches_whole_and_first_and_the_others_in_parts(documents: Documen
                 yield f"{name} is watched without need, or not watched"
 
 
-@rule(GATE, REPORTS, ANONYMOUS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, together=True)
 def snapshots_are_of_functions_that_clients_wait_for_if_asked_for(documents: Documents) -> Problems:
     for choice, applied in (("ON", "PublishedVersions"), ("OFF", "None")):
-        stack = documents.deployed(SnapStart=choice, Reports="ON", Gateway="ON")
+        stack = documents.deployed(SnapStart=choice, Reports="ON", Gateway="ON", **LISTER)
         for name, function in stack.of_type("AWS::Serverless::Function").items():
             if function.get("SnapStart") != ({"ApplyOn": applied} if name in ("Join", "Query", "Gateway") else None):
                 yield f"with {choice} {name} starts from {function.get('SnapStart')}"
@@ -1247,7 +1305,7 @@ OUTLIVING_NOTHING = ("EdgeSecret", "RelaySecret", "GatewayKey")
 key: these may never change. ``rotate`` makes the private keys of reports."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS, SPENDING)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, SPENDING)
 def state_outlives_the_stack_unless_its_creation_fails(document: Document) -> Problems:
     for name, resource in of_type(document, *STATEFUL, *FLEETING).items():
         fleeting = resource["Type"] in FLEETING or name in OUTLIVING_NOTHING
@@ -1256,7 +1314,7 @@ def state_outlives_the_stack_unless_its_creation_fails(document: Document) -> Pr
             yield f"{name} is not kept as {kept} says"
 
 
-@rule(GATE, REPORTS, ANONYMOUS)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS)
 def keys_belong_to_the_account_and_secrets_are_generated_once(document: Document) -> Problems:
     for name, key in of_type(document, "AWS::KMS::Key").items():
         given = {word: value for word, value in key["Properties"].items() if word != "Description"}
@@ -1271,15 +1329,16 @@ def keys_belong_to_the_account_and_secrets_are_generated_once(document: Document
 
 
 CLOSED = dict.fromkeys(("BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets"), True)
-LIFETIMES = {"StatesBucket": None, "ReportsBucket": 97, "WorkBucket": 31, "SummariesBucket": None}
+LIFETIMES = {"StatesBucket": None, "ReportsBucket": 97, "WorkBucket": 31, "SummariesBucket": None, "ListBucket": "7"}
 """Days that a bucket keeps an object; a report may be aggregated for 90 days, and a job takes one. `sweep` deletes
 states when no recovery needs them."""
+OWNERS = {"StatesBucket": (GATE, "kanon"), "ListBucket": (LISTS, "kanon-ListsStack")}
 WORKERS = ["arn:aws:iam:us-east-1:123456789012:kanon-ReportsStack-" + name for name in ("DecryptRole", "AggregateRole")]
 
 
-@rule(GATE, REPORTS, together=True)
+@rule(GATE, REPORTS, LISTS, together=True)
 def buckets_are_closed_encrypted_and_forget(documents: Documents) -> Problems:
-    stack = documents.deployed(Reports="ON")
+    stack = documents.deployed(Reports="ON", **LISTER, ListDays="7")
     buckets = stack.of_type("AWS::S3::Bucket")
     if set(buckets) != set(LIFETIMES):
         yield f"the buckets are {', '.join(buckets)}"
@@ -1288,7 +1347,7 @@ def buckets_are_closed_encrypted_and_forget(documents: Documents) -> Problems:
         uploads = {"AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}}
         lives = {"unfinished-uploads": uploads}
         if days := LIFETIMES.get(name):
-            lives["forget"] = {"ExpirationInDays": days}
+            lives["forget"] = {**({"Prefix": "lists/"} if name == "ListBucket" else {}), "ExpirationInDays": days}
         rules = [{"Id": one, "Status": "Enabled", **what} for one, what in lives.items()]
         encryption = [{"BucketKeyEnabled": True, "ServerSideEncryptionByDefault": by_key}]
         if bucket != {
@@ -1305,7 +1364,7 @@ def buckets_are_closed_encrypted_and_forget(documents: Documents) -> Problems:
             yield f"the roles do not name {wanted}, or others"
     policies = stack.of_type("AWS::S3::BucketPolicy")
     for name in buckets:
-        path, owner = (GATE, "kanon") if name == "StatesBucket" else (REPORTS, "kanon-ReportsStack")
+        path, owner = OWNERS.get(name, (REPORTS, "kanon-ReportsStack"))
         bucket = f"arn:aws:s3:us-east-1:123456789012:{owner}-{name}"
         clear = {"Resource": [bucket, f"{bucket}/*"], "Condition": {"Bool": {"aws:SecureTransport": "false"}}}
         others = {"Resource": f"{bucket}/*", "Condition": {"ArnNotEquals": {"aws:PrincipalArn": WORKERS}}}
@@ -1334,18 +1393,21 @@ SETTINGS: dict[str, type[Settings]] = {
     "Aggregate": AggregateSettings,
     "Rotate": RotateSettings,
     "Gateway": GatewaySettings,
+    "List": ListSettings,
+    "Released": ReleasedSettings,
 }
 TOLD: dict[str, Document] = {
     "KANON_DEPLOYMENT": {"Ref": "AWS::StackId"},
     "KANON_REPORT_KEY_PREFIX": {"Fn::Sub": "${Name}/report-keys/"},
     "KANON_KMS_KEY": {"Ref": "KeyArn"},
+    "KANON_LISTER_KEY_SECRET": {"Ref": "ListerKeySecret"},
     "KANON_RELAY_SECRET": {"Fn::If": ["RelaysAuthenticate", {"Ref": "RelaySecret"}, ""]},
     "POWERTOOLS_LOG_LEVEL": {"Ref": "LogLevel"},
 }
 """Variables whose names do not say what they hold."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS)
 def variables_hold_what_their_names_say(document: Document) -> Problems:
     """KANON_STEP_LOG_TABLE holds StepLog, KANON_WORK_BUCKET WorkBucket, KANON_EPSILON_CAP the parameter EpsilonCap."""
     own = "Name" in document["Parameters"]
@@ -1377,12 +1439,12 @@ OF_AN_ARN = 170
 """More than any ARN or URL has in a stack whose name has 60 letters."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, together=True)
 def environments_fit_into_4_kb(documents: Documents) -> Problems:
     longest = {name: int(one.get("MaxLength", 30)) for name, one in documents[GATE]["Parameters"].items()}
     for name in of_type(documents[GATE], "AWS::DynamoDB::Table"):
         longest[name] = 60 + len(f"-{name}-") + 13  # the name of the stack, its own, and random letters
-    for path in (GATE, REPORTS, ANONYMOUS):
+    for path in (GATE, REPORTS, ANONYMOUS, LISTS):
         for name in functions(documents[path]):
             size = sum(
                 len(variable) + (len(value) if isinstance(value, str) else longest.get(str(target(value)), OF_AN_ARN))
@@ -1421,16 +1483,23 @@ OF_JOBS = {
     *("POST /v1/jobs:preflight", "POST /v1/jobs:publish", "GET /v1/budget"),
 }
 OF_REPORTS = dict.fromkeys(COLLECTED, ("Collect", "NONE")) | dict.fromkeys(OF_JOBS, ("Jobs", "AWS_IAM"))
+OF_LISTS = {
+    "GET /v1/types/{type}/released": ("Released", "list"),
+    "GET /v1/types/{type}/ranges": ("Released", "list"),
+    "GET /v1/types/{type}/ranges/{step}/{prefix}": ("Released", "list"),
+}
 OF_RELAYS = dict.fromkeys(("POST /v1/gateway", "GET /v1/proxy/keys"), ("Gateway", "NONE"))
-AUTHORIZATION = {"OPEN": "NONE", "IAM": "AWS_IAM", "JWT": "JWT"}
+AUTHORIZATION = {"OPEN": "NONE", "NONE": "NONE", "IAM": "AWS_IAM", "JWT": "JWT"}
 SEGMENT = re.compile(r"\{[\w.:-]+\+?\}|[a-zA-Z0-9.:_-]+")
 
 
-@rule(GATE, REPORTS, ANONYMOUS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, together=True)
 def routes_ask_for_the_authorization_of_the_design(documents: Documents) -> Problems:
     for name, parameters in STACKS.items():
         stack = documents.deployed(**parameters)
         by = {"join": stack.parameters["JoinAuth"], "batch": stack.parameters["BatchAuth"]}
+        if stack.parameters["ListerKey"]:
+            by["list"] = stack.parameters["ListAuth"]
         tokens = stack.of_type("AWS::ApiGatewayV2::Authorizer")
         if bool(tokens) is not ("JWT" in by.values()):
             yield f"{name}: there are authorizers {tokens}"
@@ -1454,6 +1523,7 @@ def routes_ask_for_the_authorization_of_the_design(documents: Documents) -> Prob
             if given["ApiId"] != "kanon-Api":
                 yield f"{given['RouteKey']} is a route of another API"
         wanted = ROUTES | (OF_REPORTS if stack.parameters["Reports"] == "ON" else {})
+        wanted |= OF_LISTS if "list" in by else {}
         wanted |= OF_RELAYS if stack.parameters["Gateway"] == "ON" else {}
         expected = {key: (one, AUTHORIZATION.get(by.get(how, ""), how)) for key, (one, how) in wanted.items()}
         for key in found.keys() | expected.keys():
@@ -1461,9 +1531,9 @@ def routes_ask_for_the_authorization_of_the_design(documents: Documents) -> Prob
                 yield f"{name}: {key} is {found.get(key)}, and not {expected.get(key)}"
 
 
-@rule(GATE, REPORTS, ANONYMOUS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, together=True)
 def only_this_api_may_call_functions_and_waits_for_them(documents: Documents) -> Problems:
-    stack = documents.deployed(Reports="ON", Gateway="ON")
+    stack = documents.deployed(Reports="ON", Gateway="ON", **LISTER)
     called = set()
     for name, given in stack.of_type("AWS::Lambda::Permission").items():
         called.add(given["FunctionName"].rpartition("-")[2].removesuffix(":live"))
@@ -1475,7 +1545,7 @@ def only_this_api_may_call_functions_and_waits_for_them(documents: Documents) ->
             "SourceArn": f"arn:aws:execute-api:us-east-1:{ACCOUNT}:kanon-Api/*",
         }:
             yield f"{name} lets others call: {given}"
-    if called != PUBLIC:
+    if called != ANSWERING:
         yield f"the gateway may call {called}"
     sizes = stack.of_type("AWS::Serverless::Function")
     for name, given in stack.of_type(INTEGRATION).items():
@@ -1536,7 +1606,7 @@ ANYBODY = {
 """Both are needed since October 2025."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS)
 def path_segments_are_legal(document: Document) -> Problems:
     for name, route in of_type(document, ROUTE).items():
         path = route["Properties"]["RouteKey"].partition(" ")[2]
@@ -1568,12 +1638,12 @@ def rates(stack: Deployed) -> dict[str, tuple[str, str]]:
     return {key: (one["ThrottlingRateLimit"], one["ThrottlingBurstLimit"]) for key, one in figures.items()}
 
 
-@rule(GATE, REPORTS, ANONYMOUS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, together=True)
 def every_route_has_a_rate_and_exists_before_it(documents: Documents) -> Problems:
     """An unknown route gets the low rate: it is the default of the stage."""
     words = ("ThrottleRate", "ThrottleBurst", "OtherRate", "AnonymousRate", "BatchQueryRate")
     given = {word: str(100 + number) for number, word in enumerate(words)}
-    found = rates(documents.deployed(Reports="ON", Gateway="ON", **given))
+    found = rates(documents.deployed(Reports="ON", Gateway="ON", **LISTER, **given))
     for key, figures in found.items():
         if figures != tuple(given[word] for word in RATES.get(key, ("OtherRate", "OtherRate"))):
             yield f"{key} accepts {figures}"
@@ -1590,10 +1660,10 @@ def every_route_has_a_rate_and_exists_before_it(documents: Documents) -> Problem
         yield "without a gateway the stage names its route"
 
 
-@rule(GATE, REPORTS, ANONYMOUS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, together=True)
 def anonymous_callers_leave_the_account_room(documents: Documents) -> Problems:
     """At the defaults, and if everybody may join, all routes without a signature take less than half of the quota."""
-    stack = documents.deployed(Reports="ON", Gateway="ON", JoinAuth="OPEN")
+    stack = documents.deployed(Reports="ON", Gateway="ON", **LISTER, JoinAuth="OPEN", ListAuth="NONE")
     anonymous = {one["RouteKey"] for one in stack.of_type(ROUTE).values() if one["AuthorizationType"] == "NONE"}
     found = {key: float(rate) for key, (rate, _) in rates(stack).items()}
     total = sum(rate for key, rate in found.items() if key in anonymous)
@@ -1617,9 +1687,11 @@ def queries_leave_the_table_room(documents: Documents) -> Problems:
 
 
 PUBLIC = {"Join", "Query", "Collect", "Jobs", "Gateway"}
+ANSWERING = PUBLIC | {"Released"}
+"""The functions that answer requests. The low rate of its routes limits `released`."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, together=True)
 def public_functions_reserve_concurrency_unless_the_account_has_none(documents: Documents) -> Problems:
     def reserved(**parameters: str) -> dict[str, int]:
         given = {"Reports": "ON", "Gateway": "ON", **parameters}
@@ -1644,7 +1716,7 @@ def public_functions_reserve_concurrency_unless_the_account_has_none(documents: 
         yield f"0 reserves {found}"
 
 
-@rule(GATE, REPORTS, ANONYMOUS, EDGE, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, EDGE, together=True)
 def an_edge_is_the_only_way_in(documents: Documents) -> Problems:
     """Every function that answers requests checks the header exactly if there is an edge."""
     for name, parameters in STACKS.items():
@@ -1653,11 +1725,11 @@ def an_edge_is_the_only_way_in(documents: Documents) -> Problems:
         edge = given["Edge"] != "OFF" and given["DomainName"] != ""
         secret = "kanon-EdgeSecret" if edge else ""
         for function, one in stack.of_type("AWS::Serverless::Function").items():
-            wanted = secret if function in PUBLIC else None
+            wanted = secret if function in ANSWERING else None
             if one["Environment"]["Variables"].get("KANON_EDGE_SECRET") != wanted:
                 yield f"{name}: {function} does not look for the header, or looks without need"
             role = json.dumps(stack.of_type("AWS::IAM::Role")[f"{function}Role"])
-            if ("kanon-EdgeSecret" in role) is not (edge and function in PUBLIC) or '""' in role:
+            if ("kanon-EdgeSecret" in role) is not (edge and function in ANSWERING) or '""' in role:
                 yield f"{name}: {function} may not read the secret of the edge, or need not"
         if ("EdgeStack" in stack.nested) is not (given["Edge"] == "ON" and given["DomainName"] != ""):
             yield f"{name}: there is an edge without being asked for, or none"
@@ -1672,7 +1744,7 @@ def an_edge_is_the_only_way_in(documents: Documents) -> Problems:
         yield from (f"{name}: {problem}" for problem in _domain(stack, given, edge))
 
 
-@rule(GATE, ANONYMOUS, EDGE, together=True)
+@rule(GATE, ANONYMOUS, LISTS, EDGE, together=True)
 def relays_send_a_secret_unless_anybody_may_be_one(documents: Documents) -> Problems:
     """The function, its role and an edge in the stack know the secret exactly if there is one."""
     for name, parameters in STACKS.items():
@@ -1794,7 +1866,7 @@ def the_edge_stores_nothing_and_is_recognised(document: Document) -> Problems:
             yield f"{name} may be of a region that CloudFront does not read"
 
 
-@rule(GATE, REPORTS, ANONYMOUS, EDGE, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, EDGE, together=True)
 def the_edge_limits_each_address_except_signed_servers(documents: Documents) -> Problems:
     """The rate does not apply to a path exactly if API Gateway itself refuses every stranger there."""
     firewall = properties(documents[EDGE], "Firewall")
@@ -1817,7 +1889,7 @@ def the_edge_limits_each_address_except_signed_servers(documents: Documents) -> 
     for part in (firewall, limit):
         if {word: part["VisibilityConfig"].get(word) for word in UNSEEN} != UNSEEN:
             yield "sampled requests show paths"
-    stack = documents.deployed(Reports="ON", Gateway="ON", JoinAuth="OPEN")
+    stack = documents.deployed(Reports="ON", Gateway="ON", **LISTER, JoinAuth="OPEN", ListAuth="NONE")
     paths: dict[str, set[bool]] = {}
     for one in stack.of_type(ROUTE).values():
         path = one["RouteKey"].partition(" ")[2]
@@ -1927,12 +1999,16 @@ LOSSES = {
     *counted("aggregate", "JobsRefused", "PublicationsFailed", "StagesFailed", "StuckJobs", "BudgetTableReplaced"),
     *counted("rotate", "BudgetTableReplaced", "KeysMissing"),
     *counted("gateway", "RelayedCallsFailed"),
+    *counted("list", "ListsBehind", "ListsWithUnopenedValues"),
+    *counted("released", "ListRequestsFailed"),
     *(("KANON/kanon", name, frozenset[tuple[str, str]]()) for name in ("RequestsThrottled", "JoinRequestsRefused")),
     *of_aws("ApiGateway", "ApiId", "kanon-Api", "5xx"),
 }
 """Metrics of the service that mean loss. Those of functions, tables and queues follow from the templates."""
 HARMLESS = {
-    **dict.fromkeys(("JoinsAccepted", "QueriesAnswered", "ReportsAccepted", "JobsFinished", "ObjectsStored"), "work"),
+    **dict.fromkeys(
+        ("JoinsAccepted", "QueriesAnswered", "ListsRead", "ReportsAccepted", "JobsFinished", "ObjectsStored"), "work"
+    ),
     "RequestsRejected": "an error of the client",
     "DebugReports": "discarded by design",
     "SlotsWithRowsSkipped": "an operator has retired the type",
@@ -1952,7 +2028,7 @@ LIVE_ERRORS = {
     for name in ("Join", "Query")
 }
 """Of the alias: during a deployment it has two versions."""
-OF_SCHEDULES = {"StepsBehind", "KeysMissing", "StuckJobs"}
+OF_SCHEDULES = {"StepsBehind", "KeysMissing", "StuckJobs", "ListsBehind"}
 """Metrics that a schedule emits: without data nothing runs."""
 PUBLISH_LAG = ("KANON/kanon", "PublishLag", frozenset({("service", "evaluate")}))
 
@@ -1964,6 +2040,7 @@ JUDGED: dict[str, tuple[float, int]] = {
     **dict.fromkeys(("QueriesRefused", "Throttles", "WriteThrottleEvents", "ReadThrottleEvents"), (0, 900)),
     **dict.fromkeys(("RequestsThrottled",), (0, 900)),
     **dict.fromkeys(("JoinsRefused", "JoinRequestsRefused", "ReportsRefused"), (1, HOUR)),
+    "ListsBehind": (1, 900),
     "5xx": (10, 900),
     "ApproximateAgeOfOldestMessage": (3600, FIVE_MINUTES),
 }
@@ -1973,9 +2050,9 @@ PATIENT = ("Maps.QueueName", "Stages.QueueName")
 """Queues in which a message of a large job may wait for hours."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS, OBSERVABILITY, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, OBSERVABILITY, together=True)
 def everything_that_fails_raises_an_alarm_that_notifies(documents: Documents) -> Problems:
-    stack = documents.deployed(Reports="ON", Gateway="ON", Period=str(STEP), **MAIL)
+    stack = documents.deployed(Reports="ON", Gateway="ON", **LISTER, Period=str(STEP), **MAIL)
     alarms = stack.of_type(ALARM)
     watched = {
         found for name, one in alarms.items() if name not in OF_THE_CANARY for found, _ in cloudwatch.metrics(one)
@@ -1988,11 +2065,13 @@ def everything_that_fails_raises_an_alarm_that_notifies(documents: Documents) ->
     (topic,) = stack.of_type("AWS::SNS::Topic").values()
     if topic["Subscription"] != [{"Protocol": "email", "Endpoint": MAIL["AlarmEmail"]}]:
         yield "the topic mails nobody"
-    unwatched = documents.deployed(Reports="ON", Gateway="ON", Alarms="OFF", **MAIL)
-    topics = {unwatched.nested[name].parameters["AlarmTopic"] for name in ("ReportsStack", "AnonymousStack")}
+    unwatched = documents.deployed(Reports="ON", Gateway="ON", **LISTER, Alarms="OFF", **MAIL)
+    topics = {
+        unwatched.nested[name].parameters["AlarmTopic"] for name in ("ReportsStack", "AnonymousStack", "ListsStack")
+    }
     if topics != {""} or unwatched.of_type(ALARM).keys() - OF_THE_CANARY:
         yield "there are alarms without being asked for"
-    silent = documents.deployed(Reports="ON", Gateway="ON").of_type(ALARM)
+    silent = documents.deployed(Reports="ON", Gateway="ON", **LISTER).of_type(ALARM)
     if documents.deployed(Reports="ON").of_type("AWS::SNS::Topic"):
         yield "there is a topic without an address"
     if documents[OBSERVABILITY]["Outputs"] != {"Topic": {"Condition": "HasAlarmEmail", "Value": {"Ref": "Topic"}}}:
@@ -2021,9 +2100,9 @@ def losses_of_aws(stack: Deployed) -> Iterator[cloudwatch.Metric]:
         yield from of_aws("SQS", "QueueName", queue, word)
 
 
-@rule(GATE, REPORTS, ANONYMOUS, OBSERVABILITY, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, OBSERVABILITY, together=True)
 def each_alarm_is_raised_by_each_loss_that_it_watches_and_by_nothing_else(documents: Documents) -> Problems:
-    stack = documents.deployed(Reports="ON", Gateway="ON", Period=str(STEP), **MAIL)
+    stack = documents.deployed(Reports="ON", Gateway="ON", **LISTER, Period=str(STEP), **MAIL)
     known = LOSSES | set(losses_of_aws(stack)) | GOOD | LIVE_ERRORS
     for name, alarm in stack.of_type(ALARM).items():
         if strange := {one for one, _ in cloudwatch.metrics(alarm)} - known:
@@ -2130,7 +2209,7 @@ def the_dashboard_shows_every_alarm(document: Document) -> Problems:
 
 
 # ---------------------------------------------------------------------------------------------- outputs
-@rule(GATE, REPORTS, ANONYMOUS)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS)
 def outputs_hold_what_their_names_say(document: Document) -> Problems:
     """StepLogTable is StepLog, JoinFunction the alias of Join; an output of reports is that of the nested stack."""
     nested = "Name" in document["Parameters"]
@@ -2145,7 +2224,7 @@ def outputs_hold_what_their_names_say(document: Document) -> Problems:
             value = OUTPUTS[name]
         condition = None
         if not nested and resource not in document["Resources"] and name not in OUTPUTS:
-            within = ("AnonymousStack", "HasGateway") if name in OF_THE_GATEWAY else ("ReportsStack", "HasReports")
+            within = next((stack for names, *stack in NESTED if name in names), ["ReportsStack", "HasReports"])
             value, condition = {"Fn::GetAtt": [within[0], f"Outputs.{name}"]}, within[1]
         if name in ("DomainTarget", "EdgeSecretArn"):
             condition = "HasDomainName"
@@ -2161,6 +2240,8 @@ def outputs_hold_what_their_names_say(document: Document) -> Problems:
 
 
 OF_THE_GATEWAY = ("GatewayFunction", "GatewayKeySecret", "RelaySecretArn")
+OUTPUTS_OF_LISTS = ("ListBucket", "ListFunction", "ReleasedFunction")
+NESTED = ((OF_THE_GATEWAY, "AnonymousStack", "HasGateway"), (OUTPUTS_OF_LISTS, "ListsStack", "HasListerKey"))
 OUTPUTS: dict[str, Document] = {
     "ApiUrl": {
         "Fn::If": ["HasDomainName", {"Fn::Sub": "https://${DomainName}"}, {"Fn::GetAtt": ["Api", "ApiEndpoint"]}]
@@ -2171,10 +2252,10 @@ OUTPUTS: dict[str, Document] = {
 }
 
 
-@rule(GATE, REPORTS, ANONYMOUS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, together=True)
 def outputs_name_what_operators_need(documents: Documents) -> Problems:
     """Also what a deleted stack leaves: the guide names it by the outputs."""
-    told = {path: documents[path]["Outputs"] for path in (GATE, REPORTS, ANONYMOUS)}
+    told = {path: documents[path]["Outputs"] for path in (GATE, REPORTS, ANONYMOUS, LISTS)}
     for path, outputs in told.items():
         values = json.dumps([output["Value"] for output in outputs.values()])
         for name in of_type(documents[path], *STATEFUL, "AWS::SQS::Queue", "AWS::Serverless::Function"):
@@ -2183,5 +2264,7 @@ def outputs_name_what_operators_need(documents: Documents) -> Problems:
     ours = {name for name, one in told[GATE].items() if one.get("Condition") == "HasReports"}
     if set(told[ANONYMOUS]) != set(OF_THE_GATEWAY) or not set(OF_THE_GATEWAY) <= set(told[GATE]):
         yield f"the stack has other outputs of the gateway than {', '.join(OF_THE_GATEWAY)}"
+    if set(told[LISTS]) != set(OUTPUTS_OF_LISTS) or not set(OUTPUTS_OF_LISTS) <= set(told[GATE]):
+        yield f"the stack has other outputs of lists than {', '.join(OUTPUTS_OF_LISTS)}"
     if ours != set(told[REPORTS]) or set(OUTPUTS) - set(told[GATE]):
         yield f"the stack has no outputs {ours ^ set(told[REPORTS])}, or not {', '.join(OUTPUTS)}"

@@ -12,9 +12,10 @@ from kanon.local.template import STACK, Template
 from tests.paths import ROOT
 
 PATH = ROOT / "template.yaml"
-GATE, REPORTS, ANONYMOUS = "template.yaml", "infra/reports.yaml", "infra/anonymous.yaml"
+GATE, REPORTS = "template.yaml", "infra/reports.yaml"
+ANONYMOUS, LISTS = "infra/anonymous.yaml", "infra/lists.yaml"
 OBSERVABILITY, EDGE, SPENDING = "infra/observability.yaml", "infra/edge.yaml", "infra/spending.yaml"
-PATHS = (GATE, REPORTS, ANONYMOUS, OBSERVABILITY, EDGE, SPENDING)
+PATHS = (GATE, REPORTS, ANONYMOUS, LISTS, OBSERVABILITY, EDGE, SPENDING)
 
 Document = dict[str, Any]
 FUNCTIONS = ("Join", "Evaluate", "Query", "Sweep")

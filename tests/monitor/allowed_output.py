@@ -51,7 +51,9 @@ LOG_FIELDS: dict[str, Callable[[Any], bool]] = {
     "location": matches(r"[\w.<>]+:\d+"),
     "message": lambda value: value in messages(),
     "timestamp": matches(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}[+-]\d{4}"),
-    "service": matches(r"join|evaluate|query|collect|store|jobs|decrypt|aggregate|rotate|gateway|kanon-\d+"),
+    "service": matches(
+        r"join|evaluate|query|collect|store|jobs|decrypt|aggregate|rotate|gateway|list|released|kanon-\d+"
+    ),
     "cold_start": lambda value: isinstance(value, bool),
     "function_name": matches(r"[\w-]+"),
     "function_memory_size": lambda value: str(value) in ("128", "512", "1769", "3008"),
@@ -136,8 +138,12 @@ def _whole(most: float) -> Callable[[float, int], bool]:
 METRICS: dict[str, tuple[str, str, Callable[[float, int], bool]]] = {
     "JoinsAccepted": ("join", "Count", _whole(1e9)),
     "JoinsRefused": ("join", "Count", _whole(1e9)),
-    "RequestsRejected": ("join query collect jobs gateway", "Count", _whole(1e9)),
+    "RequestsRejected": ("join query collect jobs gateway released", "Count", _whole(1e9)),
     "RelayedCallsFailed": ("gateway", "Count", _one_of(1)),
+    "ListsBehind": ("list", "Count", _whole(1e6)),
+    "ListsWithUnopenedValues": ("list", "Count", _one_of(1)),
+    "ListsRead": ("released", "Count", _one_of(1)),
+    "ListRequestsFailed": ("released", "Count", _one_of(1)),
     "QueriesAnswered": ("query", "Count", _one_of(1)),
     "QueriesRefused": ("query", "Count", _one_of(1)),
     "SlotsFailed": ("evaluate", "Count", _one_of(0, 1)),
@@ -202,12 +208,17 @@ def wrong_text(text: str) -> Problems:
 # --------------------------------------------------------------------------------------------- answers
 
 HEADERS: dict[str, Callable[[Any], bool]] = {
-    "Content-Type": matches(r"application/json|text/html; charset=utf-8"),
-    "Cache-Control": matches(r"no-store|(public, )?max-age=\d+"),
+    "Content-Type": matches(r"application/json|application/octet-stream|text/(html|csv); charset=utf-8"),
+    "Cache-Control": matches(r"no-store|((public|private), )?max-age=\d+(, immutable)?"),
+    "Vary": matches("Accept"),
+    "ETag": matches(r'"[0-9a-f]{32}"'),
+    "Link": matches(r'</v1/types/[^/]+/released\?after=\d+\.[0-9a-f]{64}&limit=\d+>; rel="next"'),
     "Retry-After": matches("5"),
     "Content-Security-Policy": matches(r"default-src 'none'; [a-z' ;-]+"),
 }
-_FIELD = re.compile(r"body|type|set|(?:client|shortClientIdentifier|value|name|joins|(?:setsForType|sets)[\w.]*)")
+_FIELD = re.compile(
+    r"body|type|set|query|after|limit|step|prefix|(?:client|shortClientIdentifier|value|name|joins|(?:setsForType|sets)[\w.]*)"
+)
 _MOMENT = matches(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
@@ -250,10 +261,25 @@ def wrong_answer(method: str, path: str, asked: str, status: int, headers: Mappi
             yield f"a join is answered {body}"
     elif path in ("/v1:query", "/v1:batchQuery", "/v1:validateHashes"):
         yield from _wrong_query(json.loads(body), asked)
+    elif found := _LIST.fullmatch(path):
+        yield from _wrong_list(found[1], headers["Content-Type"], body)
     elif "/sets/" in path:
         yield from _wrong_status(json.loads(body), "kAnonymous")
         if not isinstance(json.loads(body)["kAnonymous"], bool):
             yield f"a set is answered {body}"
+
+
+_LIST = re.compile(r"/v1/types/[^/]+/(released|ranges)(?:/\d+/(?:[01]+|all))?")
+
+
+def _wrong_list(what: str, kind: str, body: str) -> Problems:
+    """A list has values that the crowd shares, and the steps since which it does: nothing of a client or a count."""
+    if kind != "application/json":
+        return  # CSV and range files have the same values
+    fields = {"type", "step", "nextUpdate", *(("values", "next") if what == "released" else ("prefixBits", "count"))}
+    answer = json.loads(body)
+    if set(answer) != fields or any(set(each) != {"value", "since"} for each in answer.get("values", ())):
+        yield f"a list is answered {body}"
 
 
 def wrong_relayed_answer(path: str, result: Mapping[str, Any]) -> Problems:

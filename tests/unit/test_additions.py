@@ -164,7 +164,7 @@ def registered(text: str) -> set[str]:
 
 
 def routes_of_rules(text: str) -> set[str]:
-    return {one for name in ("ROUTES", "COLLECTED", "OF_JOBS") for one in assigned(name)(text)}
+    return {one for name in ("ROUTES", "COLLECTED", "OF_JOBS", "OF_LISTS") for one in assigned(name)(text)}
 
 
 # -------------------------------------------------------------------------------------------- lists
@@ -179,7 +179,7 @@ LISTS = {
     ],
     "An endpoint": [
         place(*HANDLERS, read=routes_of_a_handler),
-        place("template.yaml", "infra/reports.yaml", read=route_keys),
+        place("template.yaml", "infra/reports.yaml", "infra/lists.yaml", read=route_keys),
         place("tests/infrastructure/rules.py", read=routes_of_rules),
         place("docs/reference/api.md", read=routes_of_a_page, exempt=hidden),
         place("docs/openapi.json", read=routes_of_a_description, exempt=hidden),

@@ -71,7 +71,7 @@ def cost(
 
     Example: kanon cost --joins 100 --batch 100 --queries 20 --sets 5000000
     """
-    from kanon.cost import elsewhere, scale
+    from kanon.cost import elsewhere, lists, scale
     from kanon.cost import reports as of_reports
     from kanon.cost.billing import CostError, bill, read_measured, read_prices
     from kanon.cost.month import added, alternatives, usage
@@ -107,13 +107,14 @@ def cost(
         scale.check_finishes(load, values)
         needs = scale.needs(load, values)
         sent = of_reports.ReportLoad(reports, jobs=jobs)
-        more = of_reports.usage(sent, values) if reports else {}
+        of_sent = of_reports.usage(sent, values) if reports else {}
+        more = added(of_sent, lists.usage(load)) if type_.listed else of_sent
         made = bill(added(usage(load, values), more), listed)
         others = {name: bill(used, listed).total for name, used in alternatives(load, values, more).items()}
         if load.joins:
             others |= {f"{name} (no privacy)": d for name, d in elsewhere.totals(load, values, listed).items()}
         needs = replace(needs, limits=(*needs.limits, *of_reports.limits(sent, values)))
-        part = ReportsPart(sent, of_reports.times(sent, values), bill(more, listed).total) if reports else None
+        part = ReportsPart(sent, of_reports.times(sent, values), bill(of_sent, listed).total) if reports else None
     estimate = CostEstimate(load, needs, made, others, listed, part)
     if as_json:
         show_json(estimate.document)

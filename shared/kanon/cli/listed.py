@@ -13,7 +13,8 @@ import typer
 
 from kanon.cli.errors import CommandError, one_line
 from kanon.cli.screen import cell, new_table, plain, screen, show_json
-from kanon.cli.stacks import LOCAL
+from kanon.cli.stacks import LOCAL, Profile
+from kanon.client.auth import Auth, Bearer
 from kanon.http import encoding
 
 Row = dict[str, Any]
@@ -34,6 +35,10 @@ def listed(
     key: Annotated[
         str | None, typer.Option(envvar="KANON_API_KEY", help="API key or token; better in the environment.")
     ] = None,
+    region: Annotated[
+        str | None, typer.Option(help="Region of a stack with ListAuth=IAM: the request is signed.")
+    ] = None,
+    profile: Profile = None,
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Read the history in this directory of `kanon serve --data`.")
     ] = None,
@@ -52,16 +57,35 @@ def listed(
         raise typer.BadParameter("the history is in the directory of the service: name it with --data")
     if data is not None and url is not None:
         raise typer.BadParameter("give --data or --url, not both")
+    if region is None and profile is not None:
+        raise typer.BadParameter("credentials sign a request to a stack: give its --region too")
+    if region is not None and (url is None or data is not None):
+        raise typer.BadParameter("a signed request goes to a stack: give its --url, without --data")
     if form is Format.PARQUET and sys.stdout.isatty():
         raise typer.BadParameter("Parquet is for a file or a pipe: add > values.parquet", param_hint="--format")
-    rows = _now(type_name, url or LOCAL, key) if data is None else _history(type_name, data, since)
+    auth = _signature(region, profile) if region else key and Bearer(key)
+    rows = _now(type_name, url or LOCAL, auth or None) if data is None else _history(type_name, data, since)
     _show(rows, ("value", "since") if since is None else ("value", "first", "last"), form)
 
 
-def _now(type_name: str, url: str, key: str | None) -> list[Row]:
-    from kanon.client import ApiError, Bearer, Client
+def _signature(region: str, profile: str | None) -> Auth:
+    """Signs with the credentials of the AWS configuration."""
+    import boto3
+    from botocore.exceptions import BotoCoreError
 
-    with one_line(ApiError, ValueError), Client(url, auth=None if key is None else Bearer(key)) as client:
+    from kanon.client.signing import SigV4
+
+    with one_line(BotoCoreError):
+        credentials = boto3.Session(profile_name=profile).get_credentials()
+    if credentials is None:
+        raise CommandError("no AWS credentials were found: sign in, or give --aws-profile")
+    return SigV4(credentials, region)
+
+
+def _now(type_name: str, url: str, auth: Auth | None) -> list[Row]:
+    from kanon.client import ApiError, Client
+
+    with one_line(ApiError, ValueError), Client(url, auth=auth) as client:
         found = client.released(type_name)
     if found.step is None:
         typer.echo("No list has been published yet.", err=True)

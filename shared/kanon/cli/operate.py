@@ -14,6 +14,7 @@ from kanon.cli.operate_directory import (
     Yes,
     ask,
     ask_to_forget,
+    ask_to_unlist,
     backup,
     begin_there,
     forget_there,
@@ -21,7 +22,7 @@ from kanon.cli.operate_directory import (
     replay_there,
     retire_there,
     say_forgotten,
-    unlist,
+    unlist_there,
 )
 from kanon.cli.serve_data import Data
 from kanon.cli.stacks import Profile, Region, on_stack, on_stack_or_directory, stack_errors
@@ -35,7 +36,7 @@ operate = typer.Typer(help="Change a running stack. Each command says what it wi
 
 Place = Annotated[str, typer.Argument(metavar="TYPE/SET", help="The type, and the set id as in the path of the API.")]
 
-for name, command in (("import", import_), ("backup", backup), ("unlist", unlist)):
+for name, command in (("import", import_), ("backup", backup)):
     operate.command(name)(command)
 
 
@@ -245,6 +246,29 @@ def suppress(stack: "RunningStack | Path", place: Place, yes: Yes = False) -> No
         ask("Suppress it?", yes)
         found.statuses.suppress(found.key)
     typer.echo("The set is suppressed.")
+
+
+@operate.command()
+@on_stack_or_directory
+def unlist(
+    stack: "RunningStack | Path",
+    type_name: Annotated[str, typer.Argument(metavar="TYPE", help="A listed type.", show_default=False)],
+    value: Annotated[str, typer.Argument(help="The value.", show_default=False)],
+    yes: Yes = False,
+) -> None:
+    """Take a value out of the lists of a type, past and future, for good. Its status stays as it is.
+
+    Example: kanon operate unlist terms "a private name" --data data
+    """
+    if isinstance(stack, Path):
+        found = unlist_there(stack, type_name, value, yes=yes)
+    else:
+        from kanon.operate import unlisting
+
+        unlisting.check_listed(stack, type_name)
+        ask_to_unlist(yes=yes)
+        found = unlisting.unlist(stack, type_name, value)
+    typer.echo(f"It is unlisted. Lists of the history that had it: {found:,}.")
 
 
 @operate.command()

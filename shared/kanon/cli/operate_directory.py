@@ -91,26 +91,22 @@ def say_forgotten(found: int) -> None:
     typer.echo(f"Tokens that were found and replaced: {found:,}.")
 
 
-def unlist(
-    type_name: Annotated[str, typer.Argument(metavar="TYPE", help="A listed type.", show_default=False)],
-    value: Annotated[str, typer.Argument(help="The value.", show_default=False)],
-    data: Data,
-    yes: Yes = False,
-) -> None:
-    """Take a value out of the lists of a type, past and future, for good. Its status stays as it is.
+def ask_to_unlist(*, yes: bool) -> None:
+    """Say what unlisting does, and ask."""
+    typer.echo(
+        "The value is in no list any more, and leaves the history. Who has read a list keeps it, and a cache until"
+        " its time ends. Queries still answer for it: `kanon operate suppress` ends that. This cannot be undone."
+    )
+    ask("Unlist the value?", yes)
 
-    Example: kanon operate unlist terms "a private name" --data data
-    """
+
+def unlist_there(data: Path, type_name: str, value: str, *, yes: bool) -> int:
+    """Unlist a value of a directory. Returns the number of lists of the history that had it."""
+    from kanon.serving.unlisting import unlist
+
     with directory_errors(), _open_there(data) as directory:
-        from kanon.serving.unlisting import unlist as unlisting
-
-        typer.echo(
-            "The value is in no list any more, and leaves the history. Who has read a list keeps it, and a cache until"
-            " its time ends. Queries still answer for it: `kanon operate suppress` ends that. This cannot be undone."
-        )
-        ask("Unlist the value?", yes)
-        found = unlisting(directory, type_name, value)
-    typer.echo(f"It is unlisted. Lists of the history that had it: {found:,}.")
+        ask_to_unlist(yes=yes)
+        return unlist(directory, type_name, value)
 
 
 def backup(

@@ -21,10 +21,11 @@ from kanon.gate.publishing import moved_horizon
 from kanon.gate.showing import after
 from kanon.gate.storage.aws.control import Commit, Control, Place, Progress, SlotRow, lost, older_statuses
 from kanon.gate.storage.aws.gathering import Gathering
-from kanon.gate.storage.aws.parts import Listed, PartObjects, step_of
+from kanon.gate.storage.aws.parts import Listed, PartObjects
 from kanon.gate.storage.aws.statuses import MOST_STATUSES, Statuses
 from kanon.gate.storage.aws.step_joins import READING_SECONDS, StepJoins
 from kanon.gate.storage.aws.step_log import StepLog
+from kanon.gate.storage.aws.true_objects import step_of
 from kanon.gate.storage.protocols import Piece, Status
 
 SECONDS_TO_STOP = 20.0

@@ -12,7 +12,8 @@ from kanon.gate.listed_sets import name_beside
 from kanon.gate.slots import Layouts
 from kanon.gate.storage.aws.control import Control, Place, SlotRow
 from kanon.gate.storage.aws.gathering import gathered
-from kanon.gate.storage.aws.parts import PartObjects, step_of
+from kanon.gate.storage.aws.parts import PartObjects
+from kanon.gate.storage.aws.true_objects import step_of
 from kanon.gate.true_sets import PREFIX
 
 

@@ -132,9 +132,13 @@ def _sent(params: dict[str, Any]) -> int:
 
 
 def _stored(params: dict[str, Any]) -> int:
-    """Bytes of the object of a call; botocore has wrapped them."""
+    """Bytes of the object of a call: botocore has wrapped them, or it is a file."""
     body = params.get("Body", b"")
-    return body.getbuffer().nbytes if isinstance(body, io.BytesIO) else len(body)
+    if not hasattr(body, "seek"):
+        return len(body)
+    at, size = body.tell(), body.seek(0, io.SEEK_END)
+    body.seek(at)
+    return int(size)
 
 
 def _items_written(operation: str, params: dict[str, Any]) -> int:

@@ -169,12 +169,13 @@ class Template:
         return {name: self._value(given) for name, given in self._given.items()}
 
     def change(self, parameters: Mapping[str, str], limits: bool = True) -> None:
-        """Give parameters new values, as an update of a stack does; the others keep theirs.
+        """Give parameters new values, as an update of a stack does; the others keep theirs. Nested stacks may be added.
 
         Raises:
             TemplateError: a parameter is unknown or, with ``limits``, refused by its rule.
         """
         self._give({**self._given, **parameters}, limits)
+        self.nested = {**dict(self._read_nested()), **self.nested}
 
     def resources(self, *types: str) -> list[Resource]:
         """The resources of these types whose condition holds, in the template's order."""

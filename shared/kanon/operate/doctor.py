@@ -38,7 +38,7 @@ from kanon.gate.publishing import Horizon, tick_of
 from kanon.gate.settings import NoiseKeyEntry, SlotsEntry
 from kanon.gate.slots import Layouts
 from kanon.gate.storage.aws.control import Place, SlotRow
-from kanon.gate.storage.aws.parts import run_of
+from kanon.gate.storage.aws.true_objects import run_of
 from kanon.keys import Secret, fetch_secret
 from kanon.operate.changes import changed_fingerprints
 from kanon.operate.findings import environment_finding, queue_finding, readable, schedule_finding

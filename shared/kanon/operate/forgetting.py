@@ -22,9 +22,10 @@ from kanon.gate.mechanism.tape import SET_KEY_BYTES, following
 from kanon.gate.merging import UNKNOWN
 from kanon.gate.parts import Part
 from kanon.gate.storage.aws.control import Place, SlotRow
-from kanon.gate.storage.aws.parts import Listed, step_of
+from kanon.gate.storage.aws.parts import Listed
 from kanon.gate.storage.aws.step_joins import StepJoins
 from kanon.gate.storage.aws.step_log import TOKEN_BYTES
+from kanon.gate.storage.aws.true_objects import step_of
 from kanon.gate.sweeping import referenced
 from kanon.keys import fetch_secret
 from kanon.operate.changes import ChangeRefusedError, leased, places_at_work, refuse_rolled_back

@@ -17,7 +17,8 @@ from kanon.gate.generations import LOG, Ids, as_recorded, recorded_generations, 
 from kanon.gate.publishing import Horizon
 from kanon.gate.settings import LogGenerationEntry
 from kanon.gate.storage.aws.control import Place, SlotRow
-from kanon.gate.storage.aws.parts import PartObjects, run_of, step_of
+from kanon.gate.storage.aws.parts import PartObjects
+from kanon.gate.storage.aws.true_objects import run_of, step_of
 from kanon.operate.changes import leased, places_at_work, refuse_rolled_back
 from kanon.operate.stacks import RunningStack
 from kanon.operate.states import newest_crossing, pieces_of, put_states

@@ -25,8 +25,9 @@ from kanon.gate.fingerprints import (
 )
 from kanon.gate.generations import in_force, refuse_log_generations
 from kanon.gate.storage.aws.control import Place, Progress, SlotRow
-from kanon.gate.storage.aws.parts import Listed, step_of
+from kanon.gate.storage.aws.parts import Listed
 from kanon.gate.storage.aws.step_joins import StepJoins
+from kanon.gate.storage.aws.true_objects import step_of
 from kanon.gate.storage.protocols import Piece, Status
 from kanon.operate.changes import (
     ChangeRefusedError,

@@ -52,6 +52,7 @@ class RunningStack:
         gateway: the settings of its function for relays; None without it.
         url: of its API.
         ahead: seconds by which its clock is ahead: that of a rehearsal can be moved.
+        list_bucket: the bucket of its lists; empty without listed types.
     """
 
     name: str
@@ -67,6 +68,7 @@ class RunningStack:
     reports: RunningReports | None = None
     gateway: GatewaySettings | None = None
     url: str = ""
+    list_bucket: str = ""
     ahead: float = 0.0
 
     def now(self) -> float:
@@ -153,6 +155,7 @@ def deployed_stack(name: str, session: boto3.Session) -> RunningStack:
                 else None
             ),
             url=outputs["ApiUrl"],
+            list_bucket=outputs.get("ListBucket", ""),
         )
     except KeyError as error:
         raise StackError(f"stack {name} has no {error}: is it a stack of kanon?") from error
@@ -228,6 +231,7 @@ def described_stack(described: Mapping[str, Any], session: boto3.Session, endpoi
         reports=replace(reports, deployed=False) if reports else None,
         gateway=GatewaySettings.from_environment(functions["gateway"]) if "gateway" in functions else None,
         ahead=described.get("ahead", 0.0),
+        list_bucket=functions.get("list", {}).get("KANON_LIST_BUCKET", ""),
     )
 
 

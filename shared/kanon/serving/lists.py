@@ -9,18 +9,17 @@ The history is a folder of Parquet files, ``lists/<type>/date=<day>/step=<step>/
 """
 
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from kanon.created import flush
 from kanon.disk import Database, transaction
 from kanon.errors import ConfigurationError
-from kanon.gate.mechanism.above_threshold import is_above
+from kanon.gate.lists import KEPT, Found, Listed, day, place_of_step, true_since, write_parquet
 from kanon.gate.mechanism.searches import Searches
 from kanon.gate.publishing import clock_step, next_tick, tick_of
 from kanon.gate.ranges import ListStep, bits_for, encode, first_of, most_hashes, number_of
@@ -32,11 +31,6 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 NAME, FOLDER = "lists.db", "lists"
-KEPT = 2
-"""The lists of a type that can be read: whoever has read a part of one can read the rest after the next tick."""
-MOST_VALUES = 1000
-"""Values of one page."""
-ROWS_A_GROUP = 20_000
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS opened (set_key BLOB PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS lists (
@@ -45,33 +39,6 @@ CREATE TABLE IF NOT EXISTS entries (
     type TEXT, step INTEGER, digest BLOB, value TEXT NOT NULL, since INTEGER NOT NULL,
     PRIMARY KEY (type, step, digest)) WITHOUT ROWID;
 """
-
-
-class Found(NamedTuple):
-    """A list that can be read: its step, the bits of its range files, and the number of its values."""
-
-    step: int
-    bits: int
-    values: int
-
-
-class Listed(NamedTuple):
-    """A value of a list, and the step since which it is true."""
-
-    value: str
-    since: int
-
-
-def true_since(searches: Searches, crossings: Sequence[int], step: int) -> int | None:
-    """The first step of the run of true answers that includes ``step``; None if the answer there is false.
-
-    Only two crossings are kept: of a longer run it is the first step that they show.
-    """
-    seen = [at for at in crossings if at <= step]
-    if not is_above(searches, seen, step, step):
-        return None
-    renewed = len(seen) > 1 and searches.last_true(seen[0]) >= seen[-1] - 1
-    return seen[0] if renewed else seen[-1]
 
 
 class ListsFile(Database):
@@ -93,12 +60,12 @@ class ListsFile(Database):
         ).fetchone()
         return None if row is None else Found(*row)
 
-    def page(self, type_name: str, step: int, after: bytes, most: int) -> list[tuple[bytes, Listed]]:
+    def page(self, type_name: str, found: Found, after: bytes, most: int) -> list[tuple[bytes, Listed]]:
         """Values behind the hash ``after`` with their hashes, in the order of hashes."""
         rows = self.database.execute(
             "SELECT digest, value, since FROM entries WHERE type = ? AND step = ? AND digest > ?"
             " ORDER BY digest LIMIT ?",
-            (type_name, step, after, most),
+            (type_name, found.step, after, most),
         )
         return [(bytes(digest), Listed(value, since)) for digest, value, since in rows]
 
@@ -255,7 +222,7 @@ class Lister:
 
     def _keep(self, now: float) -> None:
         """Delete what is older than the history is kept, and values of sets whose statuses are gone."""
-        oldest = _day(now - self.days * 86_400)
+        oldest = day(now - self.days * 86_400)
         for folder in (self.directory.path / FOLDER).glob("*/date=*"):
             if folder.name.removeprefix("date=") < oldest:
                 shutil.rmtree(folder)
@@ -275,40 +242,14 @@ def history_of(directory: Path, type_name: str) -> Path:
     return directory / FOLDER / type_name
 
 
-def place_of_step(step: int, period: int) -> Path:
-    """Where the list of a step lies in the history of its type, as engines that read partitioned files expect it."""
-    return Path(f"date={_day(step * period)}") / f"step={step}" / "values.parquet"
-
-
-def _day(unix: float) -> str:
-    return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%d")
-
-
 def write_history(file: Path, values: Iterable[Listed]) -> None:
     """Write the list of a step; whole, or not at all. One that exists is replaced."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     beside = file.with_name(".part")  # one process lists; what a killed one left is written again
-    schema = pa.schema([("value", pa.string()), ("since", pa.int64())])
     try:
-        with parquet.ParquetWriter(beside, schema, compression="zstd") as writer:
-            for some in _groups(values):
-                writer.write_batch(pa.record_batch([[v for v, _ in some], [s for _, s in some]], schema=schema))
+        write_parquet(beside, values)
         flush(beside)
         beside.replace(file)
     finally:
         beside.unlink(missing_ok=True)
     flush(file.parent)
-
-
-def _groups(values: Iterable[Listed]) -> Iterator[list[Listed]]:
-    some: list[Listed] = []
-    for each in values:
-        some.append(each)
-        if len(some) == ROWS_A_GROUP:
-            yield some
-            some = []
-    if some:
-        yield some

@@ -5,6 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
+from kanon.gate.lists import Found
 from kanon.gate.mechanism.bounds import guarantee
 from kanon.reports.histogram import KEY
 from kanon.reports.service.bodies import invalid
@@ -14,7 +15,7 @@ from kanon.reports.service.shards import MOST_KEYS
 from kanon.reports.storage.objects import ObjectStore
 from kanon.reports.storage.work import Work
 from kanon.serving.directory import Directory
-from kanon.serving.lists import Found, ListsFile
+from kanon.serving.lists import ListsFile
 
 KEY_BYTES = 16
 """The first bytes of SHA-256 of a value: its key in reports."""

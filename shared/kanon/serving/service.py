@@ -12,6 +12,7 @@ from kanon import clock
 from kanon.console.answering import Console
 from kanon.cors import Cors
 from kanon.gate.join_routes import JoinRoutes
+from kanon.gate.list_routes import ListRoutes
 from kanon.gate.query_routes import QueryRoutes
 from kanon.http.bodies import JOIN_BODIES
 from kanon.http.edge import handle, resolver
@@ -20,8 +21,8 @@ from kanon.serving.access import COLLECTED, JOINS, METRICS, Access, Auth
 from kanon.serving.directory import Directory
 from kanon.serving.evaluating import Evaluating, start
 from kanon.serving.http import Server
-from kanon.serving.list_routes import Listing, ListRoutes
-from kanon.serving.list_routes import start as start_listing
+from kanon.serving.listing import Listing
+from kanon.serving.listing import start as start_listing
 from kanon.serving.measures import Measures
 from kanon.serving.routes import Kind, Routes
 
@@ -117,7 +118,9 @@ class Service:
         if self._enrolment is not None:
             self._enrolment.add_to(made)
         if self.listing is not None:
-            ListRoutes(self.listing.lister, self._access.lists is Auth.OPEN).add_to(made)
+            file, settings = self.listing.lister.file, directory.settings
+            shared = self._access.lists is Auth.OPEN
+            ListRoutes(lambda: file, directory.types, settings.period, settings.publish_delay, shared).add_to(made)
         made.get(HEALTH, include_in_schema=False)(self._health)
         made.get(METRICS, include_in_schema=False)(self._metrics)
         return made

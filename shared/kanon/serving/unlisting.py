@@ -8,9 +8,10 @@ from hashlib import sha256
 
 from kanon.disk import transaction
 from kanon.errors import ConfigurationError
+from kanon.gate.lists import read_parquet
 from kanon.gate.names import set_key
 from kanon.serving.directory import Directory
-from kanon.serving.lists import NAME, Listed, ListsFile, history_of, write_history
+from kanon.serving.lists import NAME, ListsFile, history_of, write_history
 
 
 def unlist(directory: Directory, type_name: str, value: str) -> int:
@@ -49,11 +50,9 @@ def _forget(directory: Directory, type_name: str, value: str, key: bytes) -> Non
 
 
 def _remove_from_history(directory: Directory, type_name: str, value: str) -> int:
-    from pyarrow import parquet
-
     found = 0
     for file in sorted(history_of(directory.path, type_name).glob("date=*/step=*/values.parquet")):
-        rows = [Listed(*row.values()) for row in parquet.read_table(file, partitioning=None).to_pylist()]
+        rows = read_parquet(file)
         if any(row.value == value for row in rows):
             write_history(file, (row for row in rows if row.value != value))
             found += 1

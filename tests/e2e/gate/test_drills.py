@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kanon.cli.main import app
-from kanon.gate.storage.aws.parts import step_of
+from kanon.gate.storage.aws.true_objects import step_of
 from kanon.local import Stack
 from tests.conftest import START
 from tests.e2e.gate.backups import RUNBOOK, objects, put_back, put_object, rows, runbook_commands, states

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from kanon.gate.storage.aws.control import Control, Place, Progress
-from kanon.gate.storage.aws.parts import PartObjects, step_of
+from kanon.gate.storage.aws.parts import PartObjects
+from kanon.gate.storage.aws.true_objects import step_of
 from kanon.local import Stack
 from kanon.operate import replay as module
 from tests.conftest import START

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from kanon.gate.storage.aws.parts import step_of
+from kanon.gate.storage.aws.true_objects import step_of
 from kanon.gate.true_sets import PREFIX
 from tests.faults.failures import FAILURES, OBJECT_FAILURES, QUEUE_FAILURES, TRANSACTION_FAILURES, Failure
 from tests.faults.fault_injector import Behaviour, Call, ProcessDied, Worker

@@ -26,7 +26,7 @@ from kanon.client import encoded
 from kanon.errors import UndecodableMembersError
 from kanon.gate import forgetting
 from kanon.gate.storage.aws.control import Place
-from kanon.gate.storage.aws.parts import step_of
+from kanon.gate.storage.aws.true_objects import step_of
 from kanon.operate.changes import ChangeRefusedError
 from kanon.operate.stacks import RunningStack, described_stack
 from tests.faults.failures import dies_after, dies_before

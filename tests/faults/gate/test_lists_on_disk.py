@@ -11,8 +11,10 @@ import pytest
 import kanon.disk
 from kanon.errors import KanonError
 from kanon.gate import deciding
+from kanon.gate import lists as gate_lists
+from kanon.gate.lists import Found, place_of_step
 from kanon.serving import lists
-from kanon.serving.lists import Found, Lister, ListsFile
+from kanon.serving.lists import Lister, ListsFile
 from kanon.serving.unlisting import unlist
 from tests.faults.fault_injector import ProcessDied
 from tests.faults.gate.disk_faults import How, faulty_disk
@@ -26,7 +28,7 @@ LAST = FIRST + 12
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kanon.disk, "SYNCHRONOUS", "OFF")
     monkeypatch.setattr(deciding, "MOST_PART_BYTES", 3000)
-    monkeypatch.setattr(lists, "ROWS_A_GROUP", 2)
+    monkeypatch.setattr(gate_lists, "ROWS_A_GROUP", 2)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +62,7 @@ def seen(path: Path) -> dict[str, tuple[Found, list[Any]]]:
     """The newest lists as readers see them, and history."""
     file = ListsFile(path)
     found = {name: file.newest(name) for name in LISTED}
-    rows = {name: (each, file.page(name, each.step, b"", 1000)) for name, each in found.items() if each}
+    rows = {name: (each, file.page(name, each, b"", 1000)) for name, each in found.items() if each}
     file.close()
     return rows
 
@@ -112,7 +114,7 @@ def test_the_history_of_a_list_is_there_when_the_list_is(tmp_path: Path, made: P
         listed(to)
         monkeypatch.undo()
         listed(to)
-        place = lists.history_of(to, "grid") / lists.place_of_step(LAST, 60)
+        place = lists.history_of(to, "grid") / place_of_step(LAST, 60)
         return not place.exists()
 
     with pytest.MonkeyPatch.context() as patch:

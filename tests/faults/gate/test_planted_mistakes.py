@@ -23,8 +23,9 @@ from kanon.dynamo.batches import chunks
 from kanon.dynamo.transactions import all_or_none
 from kanon.errors import UndecodableMembersError
 from kanon.gate.storage.aws.control import Control, Place
-from kanon.gate.storage.aws.parts import PartObjects, run_of, step_of
+from kanon.gate.storage.aws.parts import PartObjects
 from kanon.gate.storage.aws.statuses import Statuses
+from kanon.gate.storage.aws.true_objects import run_of, step_of
 from tests.faults.failures import FAILURES, QUEUE_FAILURES
 from tests.faults.fault_injector import Call, ProcessDied, Worker
 from tests.faults.gate.simulated_stack import SimulatedStack

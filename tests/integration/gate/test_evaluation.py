@@ -24,8 +24,8 @@ from kanon.gate.publishing import Horizon
 from kanon.gate.schedule import Schedule
 from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.aws.control import Place
-from kanon.gate.storage.aws.parts import step_of
 from kanon.gate.storage.aws.step_log import Row
+from kanon.gate.storage.aws.true_objects import step_of
 from kanon.gate.sweeping import Sweeping
 from kanon.gate.types import Type
 from kanon.keys import Secret

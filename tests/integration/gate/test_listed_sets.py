@@ -14,8 +14,8 @@ from kanon.gate.listed_sets import name_beside
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.aws.control import Place
-from kanon.gate.storage.aws.parts import step_of
 from kanon.gate.storage.aws.step_log import Row
+from kanon.gate.storage.aws.true_objects import step_of
 from kanon.gate.true_sets import PREFIX
 from tests.integration.gate.tables import Running, fresh, running
 from tests.integration.gate.test_evaluation import NAMES, PERIOD, START, TYPES, Scenario, closing

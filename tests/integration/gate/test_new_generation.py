@@ -22,7 +22,8 @@ from kanon.gate.schedule import Schedule
 from kanon.gate.settings import LogGenerationEntry, NoiseKeyEntry
 from kanon.gate.slots import Layouts
 from kanon.gate.storage.aws.control import Place, Progress
-from kanon.gate.storage.aws.parts import Listed, PartObjects, run_of
+from kanon.gate.storage.aws.parts import Listed, PartObjects
+from kanon.gate.storage.aws.true_objects import run_of
 from kanon.gate.types import Type
 from kanon.operate import generation
 from kanon.operate.changes import ChangeRefusedError

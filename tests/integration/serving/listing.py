@@ -74,7 +74,7 @@ def values(lister: Lister, name: str) -> set[str]:
     """The values of the newest list."""
     found = lister.file.newest(name)
     assert found is not None
-    rows = lister.file.page(name, found.step, b"", 1000)
+    rows = lister.file.page(name, found, b"", 1000)
     assert found.values == len(rows)
     assert [sha for sha, _ in rows] == sorted(set_of(listed.value) for _, listed in rows)
     return {listed.value for _, listed in rows}

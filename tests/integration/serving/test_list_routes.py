@@ -10,8 +10,7 @@ import pytest
 
 from kanon.client import Client, ListedValue, RefusedError, SetId, UnexpectedAnswerError, value_id
 from kanon.client.connection import HttpAnswer
-from kanon.gate import ranges
-from kanon.serving import list_routes
+from kanon.gate import list_routes, ranges
 from kanon.serving.access import Auth
 from tests.integration.serving.machine import KEYS, PERIOD, Machine, machine
 

@@ -13,7 +13,9 @@ import kanon.disk
 from kanon.errors import ConfigurationError, FingerprintMismatchError
 from kanon.findings import Verdict
 from kanon.gate import deciding, sealing
+from kanon.gate import lists as gate_lists
 from kanon.gate.joining import Join
+from kanon.gate.lists import Found, place_of_step, true_since
 from kanon.gate.mechanism.parameters import CrossingRestart, Parameters
 from kanon.gate.mechanism.searches import Searches
 from kanon.gate.names import set_key
@@ -25,7 +27,7 @@ from kanon.serving import lists
 from kanon.serving.backup import backup
 from kanon.serving.directory import LIST_KEY, Directory, new_generation, retire
 from kanon.serving.doctor import examine_directory
-from kanon.serving.lists import Found, Lister, history_of, true_since
+from kanon.serving.lists import Lister, history_of
 from kanon.serving.replaying import replay
 from kanon.serving.unlisting import unlist
 from tests.integration.serving.listing import (
@@ -50,7 +52,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kanon.disk, "SYNCHRONOUS", "OFF")
     monkeypatch.setattr(deciding, "MOST_PART_BYTES", 3000)
     monkeypatch.setattr(deciding, "MOST_JOINS_A_RANGE", 2 * deciding.LISTED_WEIGHT)
-    monkeypatch.setattr(lists, "ROWS_A_GROUP", 2)
+    monkeypatch.setattr(gate_lists, "ROWS_A_GROUP", 2)
 
 
 def key_of(directory: Directory, name: str, value: str) -> bytes:
@@ -183,6 +185,13 @@ def at(directory: Directory, step: int) -> Lister:
     return lister
 
 
+def rows_of(lister: Lister, name: str) -> list[Any]:
+    """The rows of the newest list, with their hashes."""
+    found = lister.file.newest(name)
+    assert found is not None
+    return lister.file.page(name, found, b"", 1000)
+
+
 def test_since_is_the_first_step_of_the_run_of_true_answers_that_two_crossings_show() -> None:
     laws = (two_sided(Fraction(3, 4), 1), two_sided(Fraction(3, 4), 1))
     crossing = Searches(Parameters(4, 5, PERIOD, *laws, restart=CrossingRestart(5, 40)), 0)
@@ -200,7 +209,7 @@ def test_a_value_is_listed_only_after_its_review(tmp_path: Path) -> None:
         (tmp_path / "d" / lists.NAME).unlink()
         lister = Lister(directory, review=2)
         lister.publish(now)
-        rows = [row for name in LISTED for row in lister.file.page(name, FIRST + 20, b"", 1000)]
+        rows = [row for name in LISTED for row in rows_of(lister, name)]
         assert rows
         assert all(listed.since <= FIRST + 18 for _, listed in rows)
         assert any(answers(directory, name, now)[1] - values(lister, name) for name in LISTED)
@@ -212,15 +221,15 @@ def test_a_repeated_run_and_another_one_write_the_same_bytes(tmp_path: Path) -> 
     with opened(tmp_path / "d", FIRST * PERIOD) as directory:
         lister = at(directory, FIRST + 20)
         now = visible(directory, FIRST + 20)
-        file = history_of(directory.path, "grid") / lists.place_of_step(FIRST + 20, PERIOD)
-        before, rows = file.read_bytes(), lister.file.page("grid", FIRST + 20, b"", 1000)
+        file = history_of(directory.path, "grid") / place_of_step(FIRST + 20, PERIOD)
+        before, rows = file.read_bytes(), rows_of(lister, "grid")
         assert lister.publish(now) == 0
         lister.file.close()
         (tmp_path / "d" / lists.NAME).unlink()
         again = Lister(directory)
         assert again.publish(now) == len(LISTED)
         assert file.read_bytes() == before
-        assert again.file.page("grid", FIRST + 20, b"", 1000) == rows
+        assert rows_of(again, "grid") == rows
 
 
 def test_each_value_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,20 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from kanon.cost import deployed
+from kanon.cost import deployed, lists
 from kanon.cost.workload import sealed_bytes
-from kanon.gate import deciding, evaluation, listed_sets, memory, merging, parts, schedule, sealing, true_sets
+from kanon.gate import (
+    deciding,
+    evaluation,
+    listed_sets,
+    memory,
+    merging,
+    parts,
+    ranges,
+    schedule,
+    sealing,
+    true_sets,
+)
 from kanon.gate.settings import JoinSettings
 from kanon.gate.slots import Layout
 from kanon.gate.storage.aws import step_joins
@@ -20,6 +31,7 @@ from tests.infrastructure.template import (
     EDGE,
     FUNCTIONS,
     GATE,
+    LISTS,
     OBSERVABILITY,
     REPORT_FUNCTIONS,
     REPORTS,
@@ -135,6 +147,17 @@ FIGURES = {
     "metrics of the gateway": (lambda: metrics_of("gateway"), d.GATEWAY_METRICS),
     "metrics in alarms of the gateway": (lambda: metrics_in_alarms(ANONYMOUS), d.GATEWAY_ALARM_METRICS),
     "memory of the gateway": (lambda: functions_of(ANONYMOUS, ("Gateway",), "MemorySize"), [d.REQUEST_MB]),
+    "metrics of lists": (lambda: metrics_of("list", "released"), lists.METRICS),
+    "metrics in alarms of lists": (lambda: metrics_in_alarms(LISTS), lists.ALARM_METRICS),
+    "memory of lists": (lambda: functions_of(LISTS, ("List", "Released"), "MemorySize"), [lists.LIST_MB, d.REQUEST_MB]),
+    "temporary files of lists": (
+        lambda: functions(read(ROOT / LISTS))["List"]["EphemeralStorage"]["Size"], lists.LIST_TEMPORARY_MB,
+    ),
+    "runs of the schedule of lists": (
+        lambda: re.findall(r"cron\(\d/(\d+) ", text(LISTS)), [str(60 // lists.RUNS_AN_HOUR)],
+    ),
+    "days of the history of lists": (lambda: default("ListDays"), lists.LIST_DAYS),
+    "hashes of a range file": (lambda: ranges.most_hashes("x"), lists.HASHES_A_FILE),
     "keys": (lambda: [text(path).count("AWS::KMS::Key\n") for path in (GATE, REPORTS)], [d.KEYS, 1]),
     "dashboards": (lambda: text(OBSERVABILITY).count("AWS::CloudWatch::Dashboard\n"), d.DASHBOARDS),
     "metrics": (lambda: metrics_of("join", "query", "evaluate", "access log"), d.METRICS),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kanon.errors import UndecodableMembersError
 from kanon.gate import listed_sets
 from kanon.gate.listed_sets import ListedSet, after, decode, encode, name_beside
-from kanon.gate.storage.aws.parts import run_of, step_of
+from kanon.gate.storage.aws.true_objects import run_of, step_of
 from kanon.gate.true_sets import PADDING
 from tests.unit.examples import set_key
 

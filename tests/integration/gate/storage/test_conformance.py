@@ -26,10 +26,11 @@ from kanon.gate.publishing import Horizon, moved_horizon
 from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.aws import statuses
 from kanon.gate.storage.aws.control import Commit, Control, Place, Progress, SlotRow
-from kanon.gate.storage.aws.parts import Listed, run_of, step_of
+from kanon.gate.storage.aws.parts import Listed
 from kanon.gate.storage.aws.statuses import Statuses
 from kanon.gate.storage.aws.step_joins import StepJoins
 from kanon.gate.storage.aws.step_log import Row, StepLog
+from kanon.gate.storage.aws.true_objects import run_of, step_of
 from tests.integration.gate.tables import (
     NUMBERS,
     Running,

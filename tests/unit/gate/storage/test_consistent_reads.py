@@ -10,6 +10,7 @@ import pytest
 
 from kanon.gate.storage import aws as storage
 from kanon.gate.storage.aws.control import Control, Place
+from kanon.gate.storage.aws.lists import ListTable
 from kanon.gate.storage.aws.statuses import Statuses
 from kanon.gate.storage.aws.step_log import StepLog
 from tests.unit.examples import ONE_SLOT
@@ -48,6 +49,7 @@ CONSISTENT: dict[str, Callable[[Any], object]] = {
     "Control.row": lambda client: Control(client, TABLE).row(Place(0, 0)),
     "Control.rows": lambda client: list(Control(client, TABLE).rows()),
     "Control.recorded": lambda client: Control(client, TABLE).recorded("join"),
+    "ListTable.pointer": lambda client: ListTable(client, TABLE).pointer("terms"),
     "Statuses.crossings": lambda client: Statuses(client, TABLE).crossings([KEY]),
     "Statuses.is_suppressed": lambda client: Statuses(client, TABLE).is_suppressed(KEY),
     "Statuses.released": lambda client: Statuses(client, TABLE).released(),

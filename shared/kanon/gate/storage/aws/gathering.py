@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from kanon.errors import OutOfTimeError, UndecodableMembersError
 from kanon.gate.storage.aws.control import Control, Place, SlotRow
-from kanon.gate.storage.aws.parts import PartObjects, step_of
+from kanon.gate.storage.aws.parts import PartObjects
 from kanon.gate.storage.aws.step_joins import Range
+from kanon.gate.storage.aws.true_objects import step_of
 
 
 class Gathered(NamedTuple):

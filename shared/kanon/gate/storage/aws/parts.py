@@ -18,7 +18,7 @@ from kanon.gate import listed_sets
 from kanon.gate.listed_sets import ListedSet, name_beside
 from kanon.gate.parts import PADDING, Part, decode, encode
 from kanon.gate.storage.aws.control import Place
-from kanon.gate.storage.aws.true_objects import ABSENT, read_object, read_true
+from kanon.gate.storage.aws.true_objects import ABSENT, read_listed, read_true, run_of
 from kanon.gate.storage.protocols import Piece
 from kanon.gate.true_sets import PREFIX, TrueSets, name_of
 
@@ -131,7 +131,7 @@ class PartObjects:
         Raises:
             UndecodableMembersError: it is missing or damaged.
         """
-        return listed_sets.decode(shows, read_object(self._client, self._bucket, name_beside(shows)))
+        return read_listed(self._client, self._bucket, shows)
 
     def has(self, name: str) -> bool:
         """Whether an object is there."""
@@ -181,18 +181,3 @@ class PartObjects:
     def _names(self, prefix: str) -> Iterator[str]:
         for page in self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=prefix):
             yield from (item["Key"] for item in page.get("Contents", ()))
-
-
-def step_of(name: str) -> int:
-    """The step of an object."""
-    return _numbers(name)[0]
-
-
-def run_of(name: str) -> int:
-    """The run that has put an object."""
-    return _numbers(name)[1]
-
-
-def _numbers(name: str) -> tuple[int, int]:
-    step, run, _ = name.rpartition("/")[2].split("-", 2)
-    return int(step), int(run)

@@ -1,93 +1,64 @@
-"""The HTTP routes of lists, and the thread that publishes one at each tick."""
+"""The HTTP routes of lists, on AWS and on one machine."""
 
 import csv
 import json
-import threading
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from io import StringIO
 from typing import Annotated, Any
 
-from aws_lambda_powertools import Logger
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
 from aws_lambda_powertools.event_handler.openapi.params import Path, Query
+from pydantic import BaseModel
 
 from kanon import clock
-from kanon.errors import KanonError, kind_and_place
-from kanon.gate.models import unknown_type
+from kanon.gate.lists import MOST_VALUES, Found, Listed, Lists
+from kanon.gate.models import NextUpdate, Step, unknown_type
 from kanon.gate.paths import TypeInPath
+from kanon.gate.publishing import next_tick, tick_of
 from kanon.gate.ranges import ListStep
-from kanon.http.answers import Problem, error_answer, meant
+from kanon.gate.types import Type
+from kanon.http.answers import AnswerBody, Problem, error_answer, meant
 from kanon.http.bodies import RequestError
+from kanon.http.edge import SIGNED_OR_TOKEN_OR_OPEN, described
 from kanon.http.encoding import cell
-from kanon.serving.evaluating import MOST_SECONDS_ASLEEP, SECONDS_TO_RETRY, Stop
-from kanon.serving.lists import MOST_VALUES, Found, Lister
-from kanon.serving.measures import ListMeasures, Measures
 
 JSON, CSV, BINARY = "application/json", "text/csv; charset=utf-8", "application/octet-stream"
 NOT_LISTED = error_answer(
     404, "this type is not listed: its values have no list", Problem(field="type", reason="unlisted")
 )
 GONE = error_answer(404, "there is no such list any more, or yet: begin again with the newest one")
-LATE_STEPS = 2
 MOST_STEP = 1 << 53
 
 
-class Listing:
-    """Publishes the lists of a directory in a thread of its own."""
+class ListedAnswer(AnswerBody):
+    """A value that the crowd shares, and the step since which it does."""
 
-    def __init__(self, lister: Lister, measures: Measures, logger: Logger) -> None:
-        self.lister = lister
-        self._measures, self._logger = ListMeasures(measures), logger
-        self._error = ""
-
-    def run(self, stop: Stop) -> None:
-        """Publish until told to stop."""
-        while not stop.wait(self.turn(clock.now())):
-            pass
-
-    def turn(self, now: float) -> float:
-        """Publish what is visible at ``now``. Returns the seconds until the next turn."""
-        try:
-            new = self.lister.publish(now)
-        except KanonError as error:
-            return self._failed(reason=str(error))
-        except Exception as error:  # noqa: BLE001, its text may hold a value
-            return self._failed(**kind_and_place(error))
-        self._error = ""
-        self._measures.unopened.set(self.lister.unopened)
-        if self.lister.unopened:
-            self._logger.error("sealed values do not open", values=self.lister.unopened)
-        if new:
-            self._logger.info("listed")
-        behind = self.lister.behind(now)
-        self._measures.behind.set(behind)
-        if behind:
-            return 1.0  # the step of this tick is not evaluated yet
-        return min(max(0.0, self.lister.next_tick(now) - clock.now()), MOST_SECONDS_ASLEEP)
-
-    def _failed(self, **fields: str) -> float:
-        self._measures.stopped.inc()
-        self._error = "lists are not published"
-        self._logger.error(self._error, extra=fields)
-        return SECONDS_TO_RETRY
-
-    def problem(self, now: float) -> str:
-        """What is wrong with the lists at ``now``, in words; empty if nothing is."""
-        if self._error:
-            return f"{self._error}: the log of the service says why"
-        behind = self.lister.behind(now)
-        return f"lists are {behind} steps behind the answers" if behind >= LATE_STEPS else ""
+    value: str
+    since: int
 
 
-def start(listing: Listing, stop: threading.Event) -> threading.Thread:
-    """Publish in a thread until ``stop`` is set."""
-    thread = threading.Thread(target=listing.run, args=(stop,), name="list", daemon=True)
-    thread.start()
-    return thread
+class ReleasedAnswer(AnswerBody):
+    """A page of the values of a type that the crowd shares at a step."""
+
+    type: str
+    step: Step
+    next_update: NextUpdate
+    values: list[ListedAnswer]
+    next: str | None
+
+
+class RangesAnswer(AnswerBody):
+    """Which range files there are: one for each number of ``prefixBits`` bits; null before the first list."""
+
+    type: str
+    step: Step
+    next_update: NextUpdate
+    prefix_bits: int | None
+    count: int
 
 
 @dataclass(frozen=True)
@@ -95,11 +66,17 @@ class ListRoutes:
     """The routes of lists.
 
     Attributes:
-        lister: has the lists.
+        lists: provides the lists.
+        types: the types of the deployment by name.
+        period: the length of a step in seconds.
+        publish_delay: from the end of a step to its tick, in seconds.
         shared: whether caches of everybody may keep the answers.
     """
 
-    lister: Lister
+    lists: Callable[[], Lists]
+    types: Mapping[str, Type]
+    period: int
+    publish_delay: int
     shared: bool
 
     def add_to(self, app: APIGatewayHttpResolver) -> None:
@@ -114,18 +91,36 @@ class ListRoutes:
             refuse_unknown(event.query_string_parameters or {})
             return self.released(type_name, after, limit, as_csv=CSV.partition(";")[0] in accepted(event.headers))
 
-        app.get("/v1/types/<type>/released", include_in_schema=False)(released)
-        app.get("/v1/types/<type>/ranges", include_in_schema=False)(self.pointer)
-        app.get("/v1/types/<type>/ranges/<step>/<prefix>", include_in_schema=False)(self.range_file)
+        app.get(
+            "/v1/types/<type>/released",
+            summary="The values that the crowd shares, in pages",
+            operation_id="listReleased",
+            responses=_answers("The values of a page", ReleasedAnswer),
+            security=SIGNED_OR_TOKEN_OR_OPEN,
+        )(released)
+        app.get(
+            "/v1/types/<type>/ranges",
+            summary="Which range files there are",
+            operation_id="getRanges",
+            responses=_answers("The step and the number of the files", RangesAnswer),
+            security=SIGNED_OR_TOKEN_OR_OPEN,
+        )(self.pointer)
+        app.get(
+            "/v1/types/<type>/ranges/<step>/<prefix>",
+            summary="The hashes of values with a prefix, in bytes",
+            operation_id="getRange",
+            responses=_answers("A range file", None),
+            security=SIGNED_OR_TOKEN_OR_OPEN,
+        )(self.range_file)
 
     def released(self, type_name: str, after: str, limit: int, *, as_csv: bool) -> Response[str]:
         """The values that the crowd shares, in pages; JSON or CSV."""
         self._refuse(type_name)
         step, last = place_of(after) if after else (None, b"")
-        found = self.lister.file.of_step(type_name, step)
-        if found is None and after:
+        found = self.lists().of_step(type_name, step)
+        rows = self.lists().page(type_name, found, last, limit + 1) if found else None if after else []
+        if rows is None:
             raise RequestError(GONE)
-        rows = [] if found is None else self.lister.file.page(type_name, found.step, last, limit + 1)
         more = len(rows) > limit
         rows = rows[:limit]
         following = f"{found.step}.{rows[-1][0].hex()}" if found and more else None
@@ -140,7 +135,7 @@ class ListRoutes:
     def pointer(self, type_name: TypeInPath) -> Response[str]:
         """Which range files there are."""
         self._refuse(type_name)
-        found = self.lister.file.newest(type_name)
+        found = self.lists().newest(type_name)
         bits, count = (None, 0) if found is None else (found.bits, found.values)
         body = {**self._of(type_name, found), "prefixBits": bits, "count": count}
         return Response(200, JSON, dumps(body), self._kept(found))
@@ -153,9 +148,9 @@ class ListRoutes:
     ) -> Response[str]:
         """A range file. It changes only if a value is unlisted."""
         self._refuse(type_name)
-        found = self.lister.file.of_step(type_name, step)
-        of = ListStep(type_name, step, self.lister.next_update(step))
-        content = None if found is None else self.lister.file.range_file(of, found, prefix)
+        found = self.lists().of_step(type_name, step)
+        of = ListStep(type_name, step, self._tick_after(step))
+        content = None if found is None else self.lists().range_file(of, found, prefix)
         if content is None:
             raise RequestError(GONE)
         kept = f"{self._whose}, max-age=86400, immutable"
@@ -165,10 +160,9 @@ class ListRoutes:
         return answer
 
     def _refuse(self, type_name: str) -> None:
-        types = self.lister.directory.types
-        if type_name not in types:
-            raise RequestError(unknown_type(type_name, types))
-        if not types[type_name].listed:
+        if type_name not in self.types:
+            raise RequestError(unknown_type(type_name, self.types))
+        if not self.types[type_name].listed:
             raise RequestError(NOT_LISTED)
 
     @property
@@ -180,11 +174,24 @@ class ListRoutes:
         return {"type": type_name, "step": step, "nextUpdate": _moment(self._next_update(found))}
 
     def _next_update(self, found: Found | None) -> int:
-        return self.lister.next_tick(clock.now()) if found is None else self.lister.next_update(found.step)
+        now = clock.now()
+        return next_tick(now, self.period, self.publish_delay) if found is None else self._tick_after(found.step)
+
+    def _tick_after(self, step: int) -> int:
+        return tick_of(step + 1, self.period, self.publish_delay)
 
     def _kept(self, found: Found | None) -> dict[str, str]:
         age = max(0, int(self._next_update(found) - clock.now()))
         return {"Cache-Control": f"{self._whose}, max-age={age}", "Vary": "Accept"}
+
+
+def _answers(answer: str, model: type[BaseModel] | None) -> dict[int, Any]:
+    """The OpenAPI responses of a route. Bodies are written without their models, which describe them."""
+    found = described(answer, 400, 401, 403, 404, 503)
+    found[200]["content"] = {BINARY: {"schema": {"type": "string", "format": "binary"}}}
+    if model is not None:
+        found[200]["content"] = {JSON: {"model": model}}
+    return found
 
 
 def accepted(headers: Mapping[str, str]) -> set[str]:
@@ -220,7 +227,7 @@ def place_of(after: str) -> tuple[int, bytes]:
     raise RequestError(error_answer(400, f"after: {reason}", Problem(field="after", reason=reason)))
 
 
-def table(rows: "list[tuple[bytes, Any]]") -> str:
+def table(rows: Sequence[tuple[bytes, Listed]]) -> str:
     """Values as CSV."""
     text = StringIO()
     writer = csv.writer(text)

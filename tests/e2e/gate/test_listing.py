@@ -1,0 +1,210 @@
+"""Listed types on AWS from a join to a list: over HTTP, with an operator, and by SQL over the history."""
+
+import json
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import duckdb
+import pytest
+from typer.testing import CliRunner
+
+from kanon.cli.main import app
+from kanon.client import Client, Connection, Join
+from kanon.errors import ConfigurationError
+from kanon.gate.names import set_key
+from kanon.gate.storage.aws.lists import ListObjects
+from kanon.keys import fetch_secret
+from kanon.local import Stack
+from kanon.local.template import TemplateError
+from kanon.operate.stacks import described_stack
+from kanon.operate.unlisting import unlist
+from tests.integration.gate.edge import base64url
+from tests.monitor.monitor import Monitor
+from tests.moto_engine import ENGINES
+
+HOUR = 3600
+TYPES = {
+    "terms": {"k": 20, "window": 24, "profile": "crossing", "listed": True},
+    "fledge": {"k": 50, "window": 24, "profile": "crossing"},
+}
+VALUES = ["shoes", "how to sue my boss", "=HYPERLINK(1)", "\x1b[2J", "ünï"]
+LISTED = {"Types": json.dumps(TYPES)}
+
+
+@pytest.fixture(params=["moto", "ministack"])
+def listing(request: pytest.FixtureRequest, new_stack: Callable[..., Stack]) -> Stack:
+    """A stack in which a crowd has joined some values, and one client one of its own."""
+    stack = new_stack(LISTED, engine=ENGINES[request.param])
+    join(stack, VALUES, 60)
+    join(stack, ["my own name"], 1)
+    stack.advance(3 * HOUR)
+    assert not stack.failures
+    return stack
+
+
+def join(stack: Stack, values: list[str], clients: int) -> None:
+    joins = [
+        {"type": "terms", "set": base64url(sha256(value.encode()).digest()), "client": f"client {n}", "value": value}
+        for value in values
+        for n in range(clients)
+    ]
+    for at in range(0, len(joins), 100):
+        answer = stack.request("POST", "/v1:batchJoin", {"joins": joins[at : at + 100]})
+        assert answer.status == 200
+        assert not any(answer.json()["results"])
+
+
+def listed(stack: Stack) -> set[str]:
+    return {each["value"] for each in stack.request("GET", "/v1/types/terms/released").json()["values"]}
+
+
+@pytest.fixture
+def client(listing: Stack) -> Iterator[Client]:
+    server = listing.serve()
+    with Client(Connection(server.url)) as made:
+        yield made
+    server.close()
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "250"})
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_what_a_crowd_shares_is_listed_and_nothing_else(listing: Stack, client: Client) -> None:
+    assert listed(listing) == set(VALUES)
+    assert {each.value for each in client.released("terms").values} == set(VALUES)
+    for private in (False, True, "all"):
+        assert client.is_shared("terms", [*VALUES, "my own name"], private=private) == set(VALUES)  # type: ignore[arg-type]
+    assert listing.request("GET", "/v1/types/fledge/released").status == 404
+    assert listing.request("GET", "/v1/types/other/released").status == 404
+    assert listing.request("GET", "/v1/types/terms/released?other=1").status == 400
+    client.join_many(Join("terms", "later", f"client {n}") for n in range(60))
+    listing.advance(2 * HOUR)
+    assert listed(listing) == {*VALUES, "later"}
+    listing.advance(40 * HOUR)
+    assert listed(listing) == set()
+    assert not listing.failures
+
+
+def test_lists_take_the_roles_of_their_functions_alone(listing: Stack) -> None:
+    listed(listing)
+    calls = {(call.function, call.action) for call in Monitor.of(listing).calls}
+    assert {action for function, action in calls if function == "released"} == {"dynamodb:GetItem", "s3:GetObject"}
+    assert {action.partition(":")[0] for function, action in calls if function == "list"} == {
+        "dynamodb",
+        "s3",
+        "secretsmanager",
+    }
+
+
+def test_the_command_shows_a_list(listing: Stack) -> None:
+    server = listing.serve()
+    try:
+        text = run("listed", "terms", "--url", server.url, "--format", "csv")
+    finally:
+        server.close()
+    assert "shoes" in text
+    assert "'=HYPERLINK(1)" in text
+
+
+def test_the_command_signs_for_a_region_and_refuses_half_of_what_that_needs(
+    listing: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    original = listing.answer
+    monkeypatch.setattr(
+        listing,
+        "answer",
+        lambda asked: (seen.extend(v for n, v in asked.headers if n.lower() == "authorization"), original(asked))[1],
+    )
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "local")
+    server = listing.serve()
+    try:
+        assert "shoes" in run("listed", "terms", "--url", server.url, "--region", "eu-central-1")
+    finally:
+        server.close()
+    assert all("/eu-central-1/execute-api/aws4_request" in text for text in seen)
+    assert seen
+    for given in (["--aws-profile", "x"], ["--region", "eu-central-1"]):
+        result = CliRunner().invoke(app, ["listed", "terms", *given])
+        assert result.exit_code == 2
+
+
+def test_an_operator_suppresses_and_unlists(listing: Stack) -> None:
+    running = described_stack(listing.describe(), listing.session, listing.engine.endpoint)
+    pepper = fetch_secret(running.client("secretsmanager"), "set-pepper", running.query.set_pepper_secret)
+    running.statuses.suppress(set_key(pepper, "terms", sha256(b"shoes").digest()))
+    assert unlist(running, "terms", VALUES[1]) == 2
+    assert listed(listing) == set(VALUES) - {VALUES[1]}
+    assert listing.request("GET", "/v1/types/terms/ranges").json()["count"] == len(VALUES) - 1
+    assert VALUES[1].encode() not in contents(listing)
+    listing.advance(HOUR)
+    assert listed(listing) == set(VALUES[2:])
+    assert unlist(running, "terms", VALUES[1]) == 0
+    assert listed(listing) == set(VALUES[2:])
+    with pytest.raises(ConfigurationError, match="not listed: listed types: terms"):
+        unlist(running, "fledge", "x")
+
+
+def files(stack: Stack, to: Path) -> Path:
+    """The history, as a copy in a folder."""
+    s3, bucket = stack.session.client("s3"), stack.storage.buckets["ListBucket"]
+    for item in s3.list_objects_v2(Bucket=bucket, Prefix="lists/").get("Contents", ()):
+        file = to / item["Key"]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(s3.get_object(Bucket=bucket, Key=item["Key"])["Body"].read())
+    return to
+
+
+def contents(stack: Stack) -> bytes:
+    """All objects of the bucket of lists, those of Parquet as texts."""
+    s3, bucket = stack.session.client("s3"), stack.storage.buckets["ListBucket"]
+    keys = [item["Key"] for item in s3.list_objects_v2(Bucket=bucket).get("Contents", ())]
+    objects = ListObjects(s3, bucket, HOUR)
+    history = [str(objects.history("terms", step)).encode() for step in objects.steps_of_history("terms")]
+    assert history
+    return b"".join([*history, *(s3.get_object(Bucket=bucket, Key=key)["Body"].read() for key in keys)])
+
+
+def test_the_history_answers_since_when_and_how_long(listing: Stack, tmp_path: Path) -> None:
+    """The query of the guide, which Athena runs over the bucket."""
+    join(listing, ["later"], 60)
+    listing.advance(2 * HOUR)
+    files(listing, tmp_path)
+    guide = (Path(__file__).parents[3] / "docs" / "guides" / "listed.md").read_text()
+    query = guide.partition("```sql\nSELECT")[2].partition("```")[0]
+    source = f"read_parquet('{tmp_path}/lists/terms/*/*/values.parquet', hive_partitioning = true)"
+    with duckdb.connect() as database:
+        rows = database.sql("SELECT" + query.replace("kanon_lists", source).rstrip().rstrip(";")).fetchall()
+    found = {row[0]: row[1:] for row in rows}
+    assert found.keys() == {*VALUES, "later"}
+    newest = listing.request("GET", "/v1/types/terms/released").json()["step"]
+    assert found["later"][0] > found["shoes"][0]
+    assert {last for _, last, *_ in found.values()} == {newest}
+
+
+def test_a_key_without_a_listed_type_publishes_nothing_and_raises_no_alarm(new_stack: Callable[..., Stack]) -> None:
+    key = {"ListerKey": "k" * 43, "ListerKeySecret": "arn:aws:secretsmanager:us-east-1:123456789012:secret:a"}
+    stack = new_stack({"Types": json.dumps({"fledge": TYPES["fledge"]}), **key})
+    stack.advance(2 * HOUR)
+    assert not stack.failures
+    assert '"ListsBehind":[0.0]' in stack.logs.getvalue()  # type: ignore[attr-defined]
+    assert stack.request("GET", "/v1/types/fledge/released").status == 404
+
+
+def test_open_lists_need_a_review(new_stack: Callable[..., Stack]) -> None:
+    """The rule of the template is checked by CloudFormation; here the parameters are."""
+    with pytest.raises(TemplateError, match="ListAuth"):
+        new_stack({**LISTED, "ListAuth": "OPEN"})
+    stack = new_stack({**LISTED, "ListAuth": "NONE", "ReviewSteps": "2"})
+    join(stack, ["shoes"], 60)
+    stack.advance(3 * HOUR)
+    answer = stack.request("GET", "/v1/types/terms/released")
+    assert answer.json()["values"] == []
+    assert str(answer.header("cache-control")).startswith("public, max-age=")
+    stack.advance(2 * HOUR)
+    assert listed(stack) == {"shoes"}
