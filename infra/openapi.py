@@ -57,9 +57,15 @@ entries in all, read a text, or depend on another field or on the deployment. An
 accepted."""
 ONE_BY_ONE = "x-refused-one-by-one"
 """The list of a request whose invalid entries are refused alone: each gets its own error in a 200."""
-_JOIN = {
+_BATCHED = {
     "client": "it has more than 256 bytes of UTF-8",
     "value": "the type is not listed, it is not the value of the set, or it has more than 512 bytes of UTF-8",
+}
+_JOIN = {
+    **_BATCHED,
+    **dict.fromkeys(
+        ("presentation", "body"), "the type needs no credential, or one that this presentation does not show"
+    ),
 }
 _BUCKET = "it is neither a bucket of the stack nor one of ReportBuckets"
 _PREFIX = "it has more than 900 bytes of UTF-8, or a control character"
@@ -79,7 +85,7 @@ _JOB = {
 _REPORT = {"shared_info": "its JSON is not what docs/reference/wire.md says"}
 REFUSED_IF: dict[str, dict[str, str]] = {
     "join": _JOIN,
-    "batchJoin": _JOIN,
+    "batchJoin": _BATCHED,
     "query": {"setsForType": "it has more hashes in all than AnonymousHashes allows"},
     "validateHashes": {"sets": "it has more hashes in all than AnonymousHashes allows"},
     "batchQuery": {"setsForType": "it has more than 1,000 hashes in all"},

@@ -177,7 +177,11 @@ REPORTS_THERE = ("kanon.serving.reporting", "kanon.serving.released_keys")
 OTHERS = {
     "": ("kanon.joinlog.batches", "kanon.joinlog.columns", "kanon.joinlog.numbered", *CLIENTS, *ANONYMOUS),
     "async": (*CLIENTS[1:], *ANONYMOUS),
-    "aws": ("kanon.gate.sealing",),
+    "aws": (
+        "kanon.gate.sealing",
+        "kanon.gate.listing",
+        "kanon.operate.lister_key",
+    ),
     "serve": (
         *("kanon.serving.tokens", *REPORTS_THERE, *ANONYMOUS, "kanon.serving.relayed"),
         *("kanon.demo.reported_log", "kanon.demo.released_log"),

@@ -217,7 +217,7 @@ HEADERS: dict[str, Callable[[Any], bool]] = {
     "Content-Security-Policy": matches(r"default-src 'none'; [a-z' ;-]+"),
 }
 _FIELD = re.compile(
-    r"body|type|set|query|after|limit|step|prefix|(?:client|shortClientIdentifier|value|name|joins|(?:setsForType|sets)[\w.]*)"
+    r"body|type|set|query(?:\.after|\.limit)?|after|limit|step|prefix|(?:client|shortClientIdentifier|value|name|presentation(?:\.[a-z]+)?|joins|(?:setsForType|sets)[\w.]*)"
 )
 _MOMENT = matches(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 

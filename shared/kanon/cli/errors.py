@@ -21,6 +21,8 @@ _OF_OPTIONS = {
     ("desk", "pandas"): "spark",
     ("desk", "boto3"): "aws",
     ("desk", "botocore"): "aws",
+    ("aws", "cryptography"): "aws,listed",
+    ("aws", "pyarrow"): "aws,listed",
     ("serve", "jwt"): "jwt",
     ("serve", "cryptography"): "serve,reports",
     ("serve", "pyarrow"): "listed",

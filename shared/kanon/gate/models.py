@@ -177,6 +177,8 @@ def _decode_presentation(text: Any) -> bytes:
 class Presentation(Body):
     """Of a type that needs a credential: shows one for this set and step, and not whose it is."""
 
+    model_config = ConfigDict(title="ShownCredential")
+
     epoch: Annotated[StrictInt, Field(ge=0, lt=1 << 32, description="The week of the credential's key")]
     step: Annotated[StrictInt, Field(ge=0, lt=1 << 53, description="The step of the join")]
     proof: Annotated[

@@ -152,7 +152,7 @@ NOT_OBJECTS: list[tuple[str, str]] = [
     (f'{{"client": "{CLIENT}\n"}}', "control character"),
 ]
 
-ITS_FIELDS = "client, shortClientIdentifier, value and name"
+ITS_FIELDS = "client, shortClientIdentifier, value, presentation and name"
 FIELDS: list[tuple[str, Any, list[str], str]] = [
     (JOIN, {}, ["body"], "exactly one of client and shortClientIdentifier"),
     (JOIN, {"type": "fledge"}, ["body"], f"a field is unknown: give only {ITS_FIELDS} there"),

@@ -228,6 +228,7 @@ def test_the_types_endpoint_shows_parameters_and_guarantees(edge: Edge) -> None:
             "period": PERIOD,
             "clientBits": 16,
             "listed": False,
+            "credential": False,
             "restart": "grid",
             "hold": None,
             "epoch": None,

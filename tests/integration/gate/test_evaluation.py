@@ -364,7 +364,7 @@ def test_a_worker_short_of_time_leaves_the_rest_to_the_next_one_which_decides_no
 
 def test_half_a_step_is_never_shown(scenario: Scenario, small: None) -> None:
     busy(scenario)
-    left = iter([forever()] * 6)
+    left = iter([forever()] * 8)
     outcome = scenario.run(closing(START), time_left=lambda: next(left, SECONDS_TO_STOP - 1))
     assert (outcome.steps, outcome.behind, scenario.mark(), scenario.horizon()) == (0, 1, START - 1, None)
     assert scenario.tables.control.row(Place(0, 0)).progress is not None

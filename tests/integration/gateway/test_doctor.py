@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from kanon.clock import BEFORE, MONDAY, WEEK
 from kanon.findings import Finding, Verdict
-from kanon.gateway.epochs import BEFORE, MONDAY, WEEK, Epochs
+from kanon.gateway.epochs import Epochs
 from kanon.gateway.oblivious import KEYS_PATH
 from kanon.keys import Secret
 from kanon.local import Stack

@@ -42,6 +42,9 @@ class Stack:
             self.fault.watch(client)
         return client
 
+    def now(self) -> float:
+        return clock.now()
+
     @property
     def reports(self) -> SimpleNamespace:
         """The part of ``RunningReports`` that the command uses."""

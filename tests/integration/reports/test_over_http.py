@@ -80,7 +80,7 @@ def test_a_body_of_another_content_type_is_read(reporting: Stack) -> None:
 
 def test_keys_and_descriptions_are_public(reporting: Stack) -> None:
     assert reporting.request("GET", "/.well-known/aggregation-service/v1/public-keys").status in (200, 503)
-    assert reporting.request("GET", "/openapi.json").json() == openapi.description()
+    assert reporting.request("GET", "/openapi.json").json() == openapi.description(openapi.WITH_REPORTS)
 
 
 @pytest.mark.parametrize("stage", ["", "/stage"])

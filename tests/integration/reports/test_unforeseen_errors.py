@@ -11,6 +11,7 @@ import pytest
 
 from kanon import clock
 from kanon.gate.evaluation import Evaluation
+from kanon.gate.listing import Listing
 from kanon.gate.sweeping import Sweeping
 from kanon.gateway.answering import Gateway
 from kanon.http import edge
@@ -26,6 +27,8 @@ from kanon.reports.storage.report_jobs import ReportJobs
 TEXT = "a text that holds a key"
 POST = {"rawPath": "/v1/x", "requestContext": {"http": {"method": "POST", "path": "/v1/x"}, "stage": "$default"}}
 SCHEDULED = {"schedule": True}
+TYPES = {"terms": {"k": 20, "window": 24, "profile": "crossing", "listed": True}}
+LISTED = {"Types": json.dumps(TYPES), "ReviewSteps": "1"}
 
 
 def message(**body: Any) -> dict[str, Any]:
@@ -33,11 +36,12 @@ def message(**body: Any) -> dict[str, Any]:
 
 
 CASES: list[tuple[str, Any, str, dict[str, Any]]] = [
-    *((name, edge, "readable", POST) for name in ("join", "query", "collect", "jobs")),
+    *((name, edge, "readable", POST) for name in ("join", "query", "released", "collect", "jobs")),
     ("gateway", Gateway, "answer", POST),
     ("evaluate", clock, "now", SCHEDULED),
     ("evaluate", Evaluation, "run", message(slot=0)),
     ("sweep", Sweeping, "sweep", SCHEDULED),
+    ("list", Listing, "run", SCHEDULED),
     ("decrypt", Shards, "run", message(job="j", stage="map", shard=0)),
     ("aggregate", ReportJobs, "unfinished", SCHEDULED),
     ("aggregate", Stages, "run", message(job="j")),
@@ -49,7 +53,7 @@ CASES: list[tuple[str, Any, str, dict[str, Any]]] = [
 @pytest.fixture(scope="module")
 def stack() -> Iterator[Stack]:
     with Stack(
-        {"Reports": "ON", "Gateway": "ON", "RelayAuth": "OPEN", "JoinAuth": "OPEN"},
+        {"Reports": "ON", "Gateway": "ON", "RelayAuth": "OPEN", "JoinAuth": "OPEN", **LISTED},
         start=1_700_000_000.0,
         logs=io.StringIO(),
     ) as stack:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from infra.openapi import description
+from infra.openapi import WITH_REPORTS, description
 from kanon import clock
 from kanon.cli.main import app
 from kanon.errors import ConfigurationError
@@ -213,7 +213,7 @@ def test_routes_of_jobs_need_a_key_and_the_collector_none(served: Machine) -> No
     assert (refused.status, json.loads(refused.body)["error"]["code"]) == (400, 3)
     assert post(served, sealed(served, 1, "https://stranger.test")) == 400
     assert served.request("POST", "/v1/reports", {}, key=False).status == 400
-    assert json.loads(served.request("GET", "/openapi.json", key=False).body) == description()
+    assert json.loads(served.request("GET", "/openapi.json", key=False).body) == description(WITH_REPORTS)
 
 
 def test_a_job_may_name_no_other_folder(served: Machine) -> None:
