@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kanon.cli.errors import demo_errors
+from kanon.cli.errors import demo_errors, one_line
 from kanon.cli.files import Force, OutputFiles
 from kanon.cli.options import (
     COLUMNS,
@@ -87,7 +87,8 @@ def demo(
 ) -> None:
     """Replay a join log hour by hour, and compare every answer with the exact counts.
 
-    Without --log it replays a generated log of 16 days, with a window of a week.
+    Without --log it replays a generated log of 16 days, with a window of a week. Of a listed type it also draws which
+    values were listed when.
 
     Example: kanon demo --log joins.csv --type '{"k": 20, "window": 168, "profile": "sharp-2"}'
     """
@@ -97,8 +98,10 @@ def demo(
         )
     own = own_types(type_, types_file, PERIOD)
     outputs = OutputFiles(context, force=force)
-    for path in _pictures(picture, own.types if own else ["fledge"]).values():
+    for name, path in _pictures(picture, own.types if own else ["fledge"]).items():
         outputs.picture(path, "--plot", ".svg")
+        if own and own.types[name].listed:
+            outputs.picture(_of_list(path), "--plot", ".svg")
     reading = log_reading(dates, skip_bad_rows)
     began = time.monotonic()
     with demo_errors(), ExitStack() as running:
@@ -107,6 +110,8 @@ def demo(
         with working("reading the log and starting the service"):
             joins = _log(log, first, last, columns, seed, reading)
             types = own or checked_types(MONTH if log else WEEK, PERIOD)
+            if any(each.listed for each in types.types.values()):
+                _check_values(joins)
             service = running.enter_context(machine(types.document, PERIOD, joins.start, seed))
         _demo(service, types.types, joins, picture, outputs, began)
 
@@ -123,17 +128,34 @@ def _log(
     return read
 
 
+def _check_values(log: "JoinLog") -> None:
+    """End the command if a set of the log is no value of a listed type."""
+    from kanon.client.answers import value_field
+
+    with one_line(ValueError):
+        for value in {join.set for join in log.joins}:
+            value_field(value, listed=True)
+
+
 def _pictures(picture: Path, types: "Collection[str]") -> dict[str, Path]:
     """The file for the picture of each type."""
     return {name: picture if len(types) == 1 else picture.with_stem(f"{picture.stem}-{name}") for name in types}
+
+
+def _of_list(picture: Path) -> Path:
+    """The file for the picture of the lists of a type."""
+    return picture.with_stem(f"{picture.stem}-list")
 
 
 def _demo(
     service: "Machine", types: "Mapping[str, Type]", log: "JoinLog", picture: Path, outputs: OutputFiles, began: float
 ) -> None:
     """Replay the log. Show the table, the pictures and the next commands."""
+    from kanon.demo.listed_picture import ListHistory
+    from kanon.demo.listed_picture import draw as draw_lists
     from kanon.demo.picture import draw
     from kanon.demo.replay import replay
+    from kanon.serving.lists import history_of
 
     steps = int(log.joins[-1].time // PERIOD) - log.start // PERIOD + 1
     told = ", ".join(map(_described, types.values()))
@@ -152,6 +174,10 @@ def _demo(
         file = _pictures(picture, results)[name]
         outputs.write({file: draw(result, parameters, phases, title)})
         typer.echo(f"Picture: {file}")
+        if types[name].listed:
+            lists = ListHistory.read(history_of(service.directory.path, name), PERIOD)
+            outputs.write({_of_list(file): draw_lists(lists, f"The list of {name}, hour by hour ({log.title})")})
+            typer.echo(f"Picture: {_of_list(file)}")
     typer.echo(f"\n{next_steps(program())}")
 
 

@@ -3,18 +3,21 @@
 import json
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
+from datetime import datetime
 from fractions import Fraction
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
 
 import typer
 
 from kanon.cli.errors import CommandError
+from kanon.cli.files import Force, OutputFiles
 from kanon.cli.options import DateOrder, SkipBadRows, log_reading
 from kanon.cli.reports_demo import Log, Window, both_parameters, encrypted, log_of
 from kanon.cli.screen import progress, working
@@ -25,6 +28,7 @@ from kanon.errors import KanonError
 from kanon.reports.job import PrivacyParameters, written
 
 if TYPE_CHECKING:
+    from kanon.demo.budgets import Budgets
     from kanon.demo.logs import JoinLog
     from kanon.demo.reported_log import ReportedLog
     from kanon.operate.stacks import RunningStack
@@ -40,6 +44,8 @@ SENDERS, A_CONNECTION = 8, 50
 """Connections at once, and reports that each sends."""
 PREFIX = "reports/kanon/"
 SECONDS_TO_STORE, SECONDS_A_JOB = 300, 900
+Budget = dict[str, Any]
+"""What getBudget answers for a day of the demo's units."""
 PUBLIC_KEYS = "/.well-known/aggregation-service/v1/public-keys"
 
 
@@ -119,6 +125,7 @@ class RunningService:
 
 
 def demo_service(
+    context: typer.Context,
     log: Log = None,
     dates: DateOrder = None,
     skip_bad_rows: SkipBadRows = False,
@@ -127,19 +134,33 @@ def demo_service(
     region: Region = None,
     profile: Profile = None,
     url: Url = None,
+    picture: Annotated[Path, typer.Option("--plot", help="File for the picture of the budgets (PNG).")] = Path(
+        "build/demo-budgets.png"
+    ),
+    force: Force = False,
 ) -> None:
-    """Send encrypted reports to a running service, run three jobs, and check every number and every budget.
+    """Send encrypted reports to a running service, run three jobs, check every number, and draw every budget.
 
-    The first job has declared keys, the second discovers keys, and the third is refused by the cap.
+    The first job has declared keys, the second discovers keys in the newer half of the windows, and the third is
+    refused by the cap.
 
     Example: kanon reports demo-service --url http://127.0.0.1:8000
     """
+    outputs = OutputFiles(context, force=force)
+    outputs.picture(picture, "--plot")
+    import matplotlib as mpl  # noqa: F401, fail now and not after the work
+
+    from kanon.demo.budgets import draw
+
     with stack_errors(": docs/guides/operate.md#kanon-doctor names the permissions"):
         service = RunningService.of(find(stack, region, profile, url))
         try:
-            run(service, recent(log_of(log, log_reading(dates, skip_bad_rows)), window, service.clock()))
+            reported = recent(log_of(log, log_reading(dates, skip_bad_rows)), window, service.clock())
+            budgets = run(service, reported)
         except AssertionError as error:
             raise CommandError(f"a check failed: {error}", 1) from error
+    outputs.write({picture: draw(budgets)})
+    typer.echo(f"Picture: {picture}")
 
 
 def recent(log: "JoinLog", window: int, now: float, most: int = MOST) -> "ReportedLog":
@@ -154,34 +175,58 @@ def recent(log: "JoinLog", window: int, now: float, most: int = MOST) -> "Report
     return ReportedLog(replace(log, joins=[join._replace(time=join.time + moved) for join in taken]), window)
 
 
-def run(service: RunningService, reported: "ReportedLog") -> None:
+def run(service: RunningService, reported: "ReportedLog") -> "Budgets":
     """Send the reports of a recent log, run three jobs, and compare every number with the log.
+
+    The result is what the units have lost, as the service says it.
 
     Raises:
         AssertionError: a check failed.
         DemoError: the service did not answer in time.
     """
+    from kanon.demo.budgets import Budgets
     from kanon.demo.reported_log import VALUE
 
-    both = declared, discover = both_parameters(EPSILON)
+    declared, discover = both_parameters(EPSILON)
     keys = service.until("waiting for the first public key", SECONDS_TO_STORE, lambda: public_keys(service))
     sealed = encrypted(reported, service.origin, keys)
     send(service, sealed)
     typer.echo(f"{len(sealed):,} reports are sent, {VALUE:,} for each join. Unit: one client in {reported.window} h.")
     declare(service, reported)
     stored(service, len(sealed), declared)
-    for parameters in both:
-        metrics = summary(service, create(service, parameters.mode, parameters))
-        reported.check(metrics, parameters)
-        typer.echo(reported.in_words(metrics, parameters))
-    left = service.cap[0] - 2 * declared.epsilon, service.cap[1] - discover.delta
-    too_much = PrivacyParameters("declared", service.cap[0] - declared.epsilon)
-    check_refused(service, create(service, "refused", too_much), left, len(sealed))
-    hours = check_spent(service, sealed, left)
-    typer.echo(f"refused: epsilon {written(too_much.epsilon)} is more than the {written(left[0])} left of each unit.")
+    newer = newer_half(reported)
+    for parameters, counted in ((declared, reported), (discover, newer)):
+        metrics = summary(service, create(service, parameters.mode, parameters, counted))
+        counted.check(metrics, parameters)
+        typer.echo(counted.in_words(metrics, parameters))
+    older_left = service.cap[0] - declared.epsilon, service.cap[1]
+    left = older_left[0] - discover.epsilon, older_left[1] - discover.delta
+    too_much = PrivacyParameters("declared", older_left[0])
+    refused = create(service, "refused", too_much, reported)
+    check_refused(service, refused, left, len(sealed))
+    expected = dict.fromkeys(hours_of(reported), older_left) | dict.fromkeys(hours_of(newer), left)
+    answers = budgets_of(service, sealed)
+    check_spent(service, answers, expected)
     typer.echo(
-        f"Spent is released: in {hours:,} hours, epsilon {written(left[0])} and delta {written(left[1])} are left."
+        f"refused: epsilon {written(too_much.epsilon)} is more than the {written(left[0])} left of each newer unit."
     )
+    typer.echo(
+        f"Spent is released: in {len(hours_of(newer)):,} of {len(expected):,} hours, epsilon {written(left[0])} and"
+        f" delta {written(left[1])} are left; in the others epsilon {written(older_left[0])}, and all of delta."
+    )
+    return Budgets(answers, reported.window, refused["job_request_id"], too_much.epsilon)
+
+
+def newer_half(reported: "ReportedLog") -> "ReportedLog":
+    """The newer half of the windows of a log."""
+    hours = sorted(hours_of(reported))
+    first = (hours[len(hours) // 2] - reported.window) * 3600
+    return replace(reported, log=replace(reported.log, joins=[j for j in reported.log.joins if j.time >= first]))
+
+
+def hours_of(reported: "ReportedLog") -> set[int]:
+    """The hours since 1970 for which the reports of a log are scheduled: the ends of their windows."""
+    return {(int(join.time) // 3600 // reported.window + 1) * reported.window for join in reported.log.joins}
 
 
 def public_keys(service: RunningService) -> list["PublicKey"]:
@@ -218,8 +263,10 @@ def declare(service: RunningService, reported: "ReportedLog") -> None:
     service.s3.put_object(Bucket=service.summaries_bucket, Key=f"domains/{service.run}/keys.avro", Body=file.getvalue())
 
 
-def request(service: RunningService, name: str, parameters: PrivacyParameters) -> dict[str, Any]:
-    """The body of createJob. Reports of other runs have other origins, so the job leaves them out."""
+def request(
+    service: RunningService, name: str, parameters: PrivacyParameters, first: int | None = None
+) -> dict[str, Any]:
+    """The body of createJob, for reports from the hour ``first`` on. Reports of other runs have other origins."""
     job: dict[str, Any] = {
         "job_request_id": f"{service.run}-{name}",
         "input_data_bucket_name": service.reports_bucket,
@@ -228,6 +275,8 @@ def request(service: RunningService, name: str, parameters: PrivacyParameters) -
         "output_data_blob_prefix": f"output/{service.run}/{name}.avro",
         "job_parameters": {"attribution_report_to": service.origin},
     }
+    if first is not None:
+        job["job_parameters"]["scheduled_from"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(first * 3600))
     if parameters.mode == "discover":
         dp = {"job_epsilon": written(parameters.epsilon), "job_delta": written(parameters.delta)}
         return job | {"output_domain": {"mode": "discover"}, "privacy_params": {"laplace_dp_params": dp}}
@@ -255,9 +304,11 @@ def stored(service: RunningService, reports: int, parameters: PrivacyParameters)
     service.until("waiting until the reports are stored", SECONDS_TO_STORE, found)
 
 
-def create(service: RunningService, name: str, parameters: PrivacyParameters) -> dict[str, Any]:
-    """Create a job and wait for its end; its answer."""
-    asked = request(service, name, parameters)
+def create(
+    service: RunningService, name: str, parameters: PrivacyParameters, reported: "ReportedLog"
+) -> dict[str, Any]:
+    """Create a job over the reports of a log, and of all windows after it. Wait for its end; its answer."""
+    asked = request(service, name, parameters, min(hours_of(reported)))
     service.call("POST", "/v1alpha/createJob", asked)
     path = f"/v1alpha/getJob?{urlencode({'job_request_id': asked['job_request_id']})}"
 
@@ -304,28 +355,34 @@ def check_refused(service: RunningService, job: dict[str, Any], left: tuple[Frac
     typer.echo(f"refused: {len(units):,} units and what is left of each are named in {name}.")
 
 
-def check_spent(service: RunningService, sealed: Sequence["Report"], left: tuple[Fraction, Fraction]) -> int:
-    """Check that each unit has lost exactly the budget of the two summaries. Returns the number of units.
+def budgets_of(service: RunningService, sealed: Sequence["Report"]) -> list[Budget]:
+    """The answers of getBudget about the units of these reports, for each day."""
+    info = [json.loads(report.shared_info) for report in sealed]
+    unit = {"api": "kanon", "version": info[0]["version"], "reporting_origin": service.origin}
+    days = sorted({int(one["scheduled_report_time"]) // 86_400 for one in info})
+    named = [time.strftime("%Y-%m-%d", time.gmtime(day * 86_400)) for day in days]
+    return [service.call("GET", f"/v1/budget?{urlencode({**unit, 'day': day})}") for day in named]
+
+
+def check_spent(
+    service: RunningService, answers: Sequence[Budget], expected: Mapping[int, tuple[Fraction, Fraction]]
+) -> None:
+    """Check that each unit has lost exactly the budget of its summaries.
+
+    Args:
+        service: whose cap other hours have left.
+        answers: of getBudget.
+        expected: epsilon and delta left, by hour since 1970.
 
     Raises:
         AssertionError: a budget differs.
     """
-    info = [json.loads(report.shared_info) for report in sealed]
-    hours = {int(one["scheduled_report_time"]) // 3600 for one in info}
-    for day in sorted({hour // 24 for hour in hours}):
-        query = {
-            "api": "kanon",
-            "version": info[0]["version"],
-            "reporting_origin": service.origin,
-            "day": time.strftime("%Y-%m-%d", time.gmtime(day * 86_400)),
-        }
-        answer = service.call("GET", f"/v1/budget?{urlencode(query)}")
+    for answer in answers:
+        day = int(datetime.fromisoformat(f"{answer['day']}T00Z").timestamp()) // 3600
         for hour in answer["hours"]:
-            full = day * 24 + hour["hour"] not in hours
-            expected = service.cap if full else left
-            if (Fraction(hour["epsilon_left"]), Fraction(hour["delta_left"])) != expected:
+            left = Fraction(hour["epsilon_left"]), Fraction(hour["delta_left"])
+            if left != expected.get(day + hour["hour"], service.cap):
                 raise AssertionError("the spent budget of a unit differs from the released epsilon and delta")
-    return len(hours)
 
 
 def objects(service: RunningService, prefix: str) -> dict[str, bytes]:

@@ -1,7 +1,8 @@
 """A picture of lines, rectangles and texts as SVG: a library for it would be larger than the service that it shows."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
 
 from kanon.pictures import TEXT
@@ -9,6 +10,7 @@ from kanon.pictures import TEXT
 Point = tuple[float, float]
 HEAD = 6
 """The length of the head of an arrow."""
+DAY = 86_400
 
 
 class Drawing:
@@ -49,10 +51,21 @@ class Drawing:
         size: int = 12,
         turned: bool = False,
     ) -> None:
-        """A text on the line at ``y``; ``turned``: it runs upwards."""
+        """A text on the line at ``y``; ``turned``: it runs upwards. A mark stands for what no picture can show."""
         turn = {"transform": f"rotate(-90 {_number(x)} {_number(y)})"} if turned else {}
         look = {"fill": colour, "text-anchor": anchor, **turn}
-        self._add("text", {"x": x, "y": y, "font-size": size}, **look).text = text
+        self._add("text", {"x": x, "y": y, "font-size": size}, **look).text = "".join(
+            sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text
+        )
+
+    def days(self, start: float, end: float, at: Callable[[float], float], y: float) -> None:
+        """Days below the line at ``y``, between two times (Unix s). ``at``: where a time is."""
+        for day in ticks((end - start) / DAY, 8):
+            time = (start // DAY + day) * DAY
+            if time >= start:
+                self.line([(at(time), y), (at(time), y + 4)], TEXT, 1)
+                date = datetime.fromtimestamp(time, UTC)
+                self.text(at(time), y + 17, f"{date:%b} {date.day}", anchor="middle")
 
     def svg(self) -> bytes:
         """The file."""

@@ -12,9 +12,12 @@ from kanon import clock
 from kanon.serving.access import Access, Auth
 from kanon.serving.directory import Directory, Given, open_directory
 from kanon.serving.http import Server
+from kanon.serving.lists import Lister
 from kanon.serving.service import Service
 
 OPEN = Access(Auth.OPEN, Auth.OPEN, {})
+DAYS = 10_000
+"""How long lists are kept: longer than any log."""
 
 
 class Machine:
@@ -29,6 +32,7 @@ class Machine:
     def __init__(self, directory: Directory, url: str, start: float) -> None:
         self.directory, self.url, self._now = directory, url, start
         self.evaluations = 0
+        self._lister = Lister(directory, days=DAYS)
 
     @property
     def publish_delay(self) -> float:
@@ -40,11 +44,12 @@ class Machine:
         return self._now
 
     def advance_to(self, moment: float) -> None:
-        """Move time, and evaluate each step as soon as it is closed."""
+        """Move time, and evaluate each step as soon as it is closed. Publish the lists that are visible then."""
         while (wake := self.directory.next_wake(self._now)) <= moment:
             self._now = wake
             self.evaluations += self.directory.evaluate(wake).sets
         self._now = moment
+        self._lister.publish(moment)
 
 
 @contextmanager

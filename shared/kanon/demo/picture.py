@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import groupby, pairwise
 
 import numpy as np
@@ -21,7 +20,6 @@ LEFT, ACROSS, TOP, DOWN = 84, 610, 86, 380
 """Where the first panel begins, and how far the next ones are."""
 ROOM = (440, 280)
 """The size of a panel without what is written around it."""
-DAY = 86_400
 INSTANCES = 0.78
 """Height of the arrows that show the instances, as a share of the panel's."""
 
@@ -161,12 +159,7 @@ def _draw_set(panel: _Panel, name: str, zone_: tuple[int, int]) -> None:
             drawing.text(*place, text, RESTART, anchor="start" if early else "end", size=11)
     _draw_status(panel)
     _explain(panel)
-    drawing.text(left, upper - 10, f"{_shown(name)} {_story(panel.history, panel.restarts)}", size=14)
-
-
-def _shown(name: str) -> str:
-    """A name without the characters that a picture cannot show."""
-    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in name)
+    drawing.text(left, upper - 10, f"{name} {_story(panel.history, panel.restarts)}", size=14)
 
 
 def _draw_axes(panel: _Panel) -> None:
@@ -176,13 +169,8 @@ def _draw_axes(panel: _Panel) -> None:
     for count in ticks(INSTANCES * panel.top, 6):
         drawing.line([(left - 4, panel.y(count)), (left, panel.y(count))], TEXT, 1)
         drawing.text(left - 7, panel.y(count) + 4, str(count), anchor="end")
-    begin, days = panel.result.start, panel.result.steps * panel.result.period / DAY
-    for day in ticks(days, 8):
-        time = (begin // DAY + day) * DAY
-        if time >= begin:
-            drawing.line([(panel.at(time), panel.bottom), (panel.at(time), panel.bottom + 4)], TEXT, 1)
-            label = f"{datetime.fromtimestamp(time, UTC):%b} {datetime.fromtimestamp(time, UTC).day}"
-            drawing.text(panel.at(time), panel.bottom + 17, label, anchor="middle")
+    begin = panel.result.start
+    drawing.days(begin, begin + panel.result.steps * panel.result.period, panel.at, panel.bottom)
 
 
 def _curve(panel: _Panel) -> Iterator[tuple[float, float]]:

@@ -132,7 +132,7 @@ def replay(
             service.advance_to(step * period + delay)
             if step > log.start // period:
                 _note(client, results, step - 1, exact)
-            client.join_many(Sent(name, value_id(join.set), join.client) for join in joins for name in names)
+            client.join_many(Sent(name, join.set, join.client) for join in joins for name in names)
             for name in names:
                 exact[name].step(step, joins)
                 results[name].joins += len(joins)

@@ -1,14 +1,18 @@
 """``kanon reports demo-service`` against a whole stack over HTTP: its output, and that its checks can fail."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from datetime import datetime
 from fractions import Fraction
 from typing import Any
 
 import pytest
+from matplotlib.patches import Rectangle
 
 from kanon.cli import reports_demo_service as demo
+from kanon.demo.budgets import Budgets, figure_of
 from kanon.demo.logs import generated_log
 from kanon.demo.reported_log import ReportedLog
 from kanon.local import Stack
@@ -17,6 +21,7 @@ from kanon.reports.job import PrivacyParameters
 
 CAP = Fraction(64), Fraction(1, 10**7)
 LEFT = Fraction(56), CAP[1] - Fraction(1, 10**8)
+OLDER_LEFT = Fraction(60), CAP[1]
 DECLARED = PrivacyParameters("declared", Fraction(4))
 
 
@@ -28,6 +33,7 @@ class Ran:
     reported: ReportedLog
     sealed: list[Report]
     output: str
+    budgets: Budgets
 
     def job(self, name: str) -> dict[str, Any]:
         return self.service.call("GET", f"/v1alpha/getJob?job_request_id={self.service.run}-{name}")
@@ -55,16 +61,16 @@ def ran() -> Iterator[Ran]:
             patch.setattr(demo, "send", lambda service, sealed: (sent.extend(sealed), send(service, sealed)))
             patch.setattr(demo.typer, "echo", lambda text, **_: said.append(text))
             taken = demo.recent(generated_log(3, days=9, joins=90, sets=20), 24, stack.clock.now(), 60)
-            demo.run(service, taken)
-        yield Ran(service, taken, sent, "\n".join(said))
+            budgets = demo.run(service, taken)
+        yield Ran(service, taken, sent, "\n".join(said), budgets)
         assert stack.failures == []
 
 
 def test_the_demo_checks_two_summaries_and_a_refusal(ran: Ran) -> None:
     assert f"{len(ran.sealed)} reports are sent" in ran.output
     assert "every number checked against its exact sum" in ran.output
-    assert "epsilon 60 is more than the 56 left of each unit" in ran.output
-    assert "in 9 hours, epsilon 56 and delta 0.00000009 are left" in ran.output
+    assert "epsilon 60 is more than the 56 left of each newer unit" in ran.output
+    assert "in 5 of 9 hours, epsilon 56 and delta 0.00000009 are left; in the others epsilon 60," in ran.output
 
 
 def test_the_demo_notices_a_wrong_number_and_a_missing_key(ran: Ran) -> None:
@@ -77,10 +83,45 @@ def test_the_demo_notices_a_wrong_number_and_a_missing_key(ran: Ran) -> None:
 
 
 def test_the_demo_notices_budget_that_was_spent_twice_or_not_at_all(ran: Ran) -> None:
-    for left in (CAP, (LEFT[0] - 4, LEFT[1]), (LEFT[0], LEFT[1] - Fraction(1, 10**8))):
+    older, newer = demo.hours_of(ran.reported), demo.hours_of(demo.newer_half(ran.reported))
+    expected = dict.fromkeys(older, OLDER_LEFT) | dict.fromkeys(newer, LEFT)
+    demo.check_spent(ran.service, ran.budgets.answers, expected)
+    one = min(newer)
+    for left in (CAP, OLDER_LEFT, (LEFT[0] - 4, LEFT[1]), (LEFT[0], LEFT[1] - Fraction(1, 10**8))):
         with pytest.raises(AssertionError, match="spent"):
-            demo.check_spent(ran.service, ran.sealed, left)
-    assert demo.check_spent(ran.service, ran.sealed, LEFT) == 9
+            demo.check_spent(ran.service, ran.budgets.answers, expected | {one: left})
+    del expected[min(older)]
+    with pytest.raises(AssertionError, match="spent"):
+        demo.check_spent(ran.service, ran.budgets.answers, expected)
+
+
+def test_the_bars_of_the_picture_are_what_the_ledger_says(ran: Ran) -> None:
+    heights, tops = defaultdict[str, dict[float, float]](dict), defaultdict[float, float](float)
+    panel = figure_of(ran.budgets).axes[0]
+    for bars in panel.containers[:-1]:
+        for bar in bars:
+            hour = hour_of(bar)
+            assert bar.get_y() == tops[hour]
+            heights[bars.get_label()][hour] = bar.get_height()
+            tops[hour] += bar.get_height()
+    older, newer = demo.hours_of(ran.reported), demo.hours_of(demo.newer_half(ran.reported))
+    run = ran.service.run
+    assert heights == {f"{run}-declared": dict.fromkeys(older, 4.0), f"{run}-discover": dict.fromkeys(newer, 4.0)}
+    for answer in demo.budgets_of(ran.service, ran.sealed):
+        begin = int(datetime.fromisoformat(f"{answer['day']}T00Z").timestamp()) // 3600
+        for hour in answer["hours"]:
+            assert 64 - float(hour["epsilon_left"]) == tops[begin + hour["hour"]]
+    refused = panel.containers[-1]
+    assert refused.get_label() == f"{run}-refused (refused)"
+    assert {hour_of(bar): bar.get_y() for bar in refused} == {hour: tops[hour] for hour in older}
+    assert {bar.get_height() for bar in refused} == {60.0}
+    (cap,) = panel.get_lines()
+    assert set(cap.get_ydata()) == {64.0}
+
+
+def hour_of(bar: Rectangle) -> int:
+    """The hour since 1970 of a bar; matplotlib counts days."""
+    return round((bar.get_x() + bar.get_width() / 2) * 24)
 
 
 def test_the_demo_notices_a_job_that_should_have_been_refused(ran: Ran) -> None:
