@@ -176,7 +176,7 @@ def _demo(
         typer.echo(f"Picture: {file}")
         if types[name].listed:
             lists = ListHistory.read(history_of(service.directory.path, name), PERIOD)
-            outputs.write({_of_list(file): draw_lists(lists, f"The list of {name}, hour by hour ({log.title})")})
+            outputs.write({_of_list(file): draw_lists(lists, f"The released list, hour by hour ({log.title})")})
             typer.echo(f"Picture: {_of_list(file)}")
     typer.echo(f"\n{next_steps(program())}")
 

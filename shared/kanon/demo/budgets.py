@@ -53,7 +53,7 @@ def draw(budgets: Budgets) -> bytes:
 
 
 def figure_of(budgets: Budgets) -> "Figure":
-    """A bar for each unit, of what each job took; above it, dashed, what the refused job asked for."""
+    """A bar for each unit, of what each job took; above it, pale, what the refused job asked for."""
     figure, axes = panels(1, 1, (11, 4.6))
     panel, top = axes[0, 0], defaultdict[datetime, Fraction](Fraction)
 
@@ -67,10 +67,11 @@ def figure_of(budgets: Budgets) -> "Figure":
     for number, (job, parts) in enumerate(budgets.taken().items()):
         stack(job, parts, color=COLOURS[number % len(COLOURS)])
     asked = dict.fromkeys(list(top), budgets.asked)
-    stack(f"{budgets.refused} (refused)", asked, fill=False, edgecolor=ORANGE, linestyle=":")
+    stack(f"{budgets.refused}: asked for, and refused", asked, color=ORANGE, alpha=0.2)
     cap = float(budgets.cap)
     panel.axhline(cap, color=TEXT, linewidth=1.5, label=f"cap of each unit: {cap:g}")
     panel.set_ylim(0, 1.05 * float(max(top.values(), default=budgets.cap)))
+    panel.margins(x=0.01)
     panel.set_ylabel("epsilon")
     panel.set_xlabel("time of the reports (UTC)")
     panel.set_title("What jobs took from each unit's budget", loc="left", color=TEXT)

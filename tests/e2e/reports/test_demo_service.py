@@ -112,7 +112,7 @@ def test_the_bars_of_the_picture_are_what_the_ledger_says(ran: Ran) -> None:
         for hour in answer["hours"]:
             assert 64 - float(hour["epsilon_left"]) == tops[begin + hour["hour"]]
     refused = panel.containers[-1]
-    assert refused.get_label() == f"{run}-refused (refused)"
+    assert refused.get_label() == f"{run}-refused: asked for, and refused"
     assert {hour_of(bar): bar.get_y() for bar in refused} == {hour: tops[hour] for hour in older}
     assert {bar.get_height() for bar in refused} == {60.0}
     (cap,) = panel.get_lines()
