@@ -5,12 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kanon.pictures import BLUE, GREEN, ORANGE, PINK, SKY, TEXT, YELLOW, panels, saved
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 COLOURS = (BLUE, YELLOW, GREEN, PINK, SKY)
 
@@ -52,7 +49,7 @@ def draw(budgets: Budgets) -> bytes:
     return saved(figure_of(budgets))
 
 
-def figure_of(budgets: Budgets) -> "Figure":
+def figure_of(budgets: Budgets) -> Any:
     """A bar for each unit, of what each job took; above it, pale, what the refused job asked for."""
     figure, axes = panels(1, 1, (11, 4.6))
     panel, top = axes[0, 0], defaultdict[datetime, Fraction](Fraction)
