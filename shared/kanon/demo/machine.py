@@ -32,7 +32,8 @@ class Machine:
     def __init__(self, directory: Directory, url: str, start: float) -> None:
         self.directory, self.url, self._now = directory, url, start
         self.evaluations = 0
-        self._lister = Lister(directory, days=DAYS)
+        listed = any(type_.listed for type_ in directory.types.values())
+        self._lister = Lister(directory, days=DAYS) if listed else None
 
     @property
     def publish_delay(self) -> float:
@@ -49,7 +50,8 @@ class Machine:
             self._now = wake
             self.evaluations += self.directory.evaluate(wake).sets
         self._now = moment
-        self._lister.publish(moment)
+        if self._lister is not None:
+            self._lister.publish(moment)
 
 
 @contextmanager
