@@ -39,6 +39,7 @@ WRITERS = {
     f"release joins.csv {ASKED} --operator-report": "OUT.json",
     "reports aggregate joins.csv --discover --keys public-keys.json --out": "OUT.avro",
     "reports demo --log joins.csv --plot": "OUT.png",
+    "reports demo-service --log joins.csv --url http://127.0.0.1:1 --plot": "OUT.png",
     "reports domain joins.csv --out": "OUT.avro",
     "reports keys --private": "OUT.json",
     "reports keys --public": "OUT.json",
