@@ -7,14 +7,17 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from kanon.errors import ConfigurationError
 from kanon.gate import listing, sealing
 from kanon.gate import lists as gate_lists
 from kanon.gate.listing import Listing, Visible
 from kanon.gate.lists import Found, Listed
 from kanon.gate.publishing import clock_step
 from kanon.gate.slots import Layout, Layouts
+from kanon.gate.storage.aws import lists as aws_lists
 from kanon.gate.storage.aws.control import Place
-from kanon.gate.storage.aws.lists import ListTable
+from kanon.gate.storage.aws.lists import ListObjects, ListTable
+from kanon.operate.unlisting import Unlisting
 from tests.integration.gate.published import Published, compared, key_of
 from tests.integration.gate.tables import Running, fresh, running
 from tests.integration.gate.test_evaluation import START, closing
@@ -274,6 +277,60 @@ def test_what_is_unlisted_while_a_list_is_made_is_not_in_it(published: Published
     assert newest is not None
     assert {row.value for _, row in newest[1]} == wanted - {value}
     assert {row.value for row in published.lister().objects.history("one-sided", LAST)} == wanted - {value}
+
+
+def unlist(published: Published, value: str) -> int:
+    lister = published.lister()
+    return Unlisting(lister.table, lister.objects, "one-sided", lambda text: key_of("one-sided", text)).unlist(value)
+
+
+@pytest.mark.parametrize("call", ["put", "put_history"])
+def test_of_two_that_unlist_at_once_neither_brings_back_a_value(
+    published: Published, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    evaluated(published)
+    published.publish(published.visible(LAST))
+    first, second, *_ = sorted(published.answer("one-sided", published.visible(LAST))[1])
+    original = getattr(ListObjects, call)
+
+    def late(*given: Any) -> None:
+        """The other command is done between a read of this one and its write."""
+        if LAST == getattr(given[2], "step", given[2]):
+            monkeypatch.setattr(ListObjects, call, original)
+            unlist(published, second)
+        original(*given)
+
+    monkeypatch.setattr(ListObjects, call, late)
+    unlist(published, first)
+    newest = published.newest("one-sided")
+    assert newest is not None
+    assert not {first, second} & {row.value for _, row in newest[1]}
+    of_type = [each for key, each in history(published).items() if key.startswith("lists/one-sided/")]
+    assert not {first, second} & {row.value for each in of_type for row in each}
+
+
+def test_what_a_stopped_command_left_goes_with_the_next_value(published: Published) -> None:
+    evaluated(published)
+    published.publish(published.visible(LAST))
+    first, second, *_ = sorted(published.answer("one-sided", published.visible(LAST))[1])
+    published.lister().table.unlist(key_of("one-sided", first))  # and no more
+    unlist(published, second)
+    of_type = [each for key, each in history(published).items() if key.startswith("lists/one-sided/")]
+    assert any(of_type)
+    assert not {first, second} & {row.value for each in of_type for row in each}
+
+
+def test_more_unlisted_values_than_an_item_holds_are_refused(
+    published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aws_lists, "MOST_UNLISTED", 2)
+    table = published.lister().table
+    for value in "ab":
+        table.unlist(key_of("one-sided", value))
+    with pytest.raises(ConfigurationError, match="kanon operate suppress"):
+        table.unlist(key_of("one-sided", "c"))
+    table.unlist(key_of("one-sided", "b"))
+    assert len(table.unlisted()[1]) == 2
 
 
 def test_a_value_is_opened_once_and_only_the_new_ones(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:

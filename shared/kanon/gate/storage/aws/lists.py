@@ -25,6 +25,7 @@ from uuid import uuid4
 from kanon.dynamo.batches import chunks
 from kanon.dynamo.tables import KeyedTable, attribute
 from kanon.dynamo.transactions import all_or_none
+from kanon.errors import ConfigurationError
 from kanon.gate.lists import KEPT, Found, Listed, place_of_step, read_parquet, write_parquet
 from kanon.gate.mechanism.tape import SET_KEY_BYTES
 from kanon.gate.ranges import ListStep, encode, name_of, number_of
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 CURRENT, HISTORY, OPENED = "current/", "lists/", "opened/"
 DELETES_A_CALL = 1000
+MOST_UNLISTED = 10_000
+"""The set keys in one item of at most 400 KB."""
 _UNLISTED, _POINTER = "lists", "list#"
 _LENGTH_BYTES = 2
 _DIGEST_BYTES = 32
@@ -88,11 +91,20 @@ class ListTable(KeyedTable):
         }
 
     def unlist(self, set_key: bytes) -> None:
-        """Let no list that is published from now on have the value of a set. For a command."""
+        """Let no list that is published from now on have the value of a set. For a command.
+
+        Raises:
+            ConfigurationError: too many values are unlisted.
+        """
         while True:
             stamp, keys = self.unlisted()
             if set_key in keys:
                 return
+            if len(keys) >= MOST_UNLISTED:
+                raise ConfigurationError(
+                    f"{MOST_UNLISTED} values are unlisted, and that is the most: suppress this one with `kanon operate"
+                    f" suppress`"
+                )
             condition, values = "attribute_not_exists(stamp)", {
                 ":keys": {"B": b"".join(sorted({*keys, set_key}))},
                 ":new": {"S": uuid4().hex},
