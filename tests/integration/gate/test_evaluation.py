@@ -24,6 +24,7 @@ from kanon.gate.publishing import Horizon
 from kanon.gate.schedule import Schedule
 from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.aws.control import Place
+from kanon.gate.storage.aws.gathering import Gathering
 from kanon.gate.storage.aws.step_log import Row
 from kanon.gate.storage.aws.true_objects import step_of
 from kanon.gate.sweeping import Sweeping
@@ -198,6 +199,26 @@ class Scenario:
         """The step that a reader sees."""
         horizon = self.horizon(slot)
         return None if horizon is None else horizon.at(now)
+
+
+def test_a_command_that_changes_states_forgets_what_was_read_of_a_step(scenario: Scenario) -> None:
+    """After a replay the mark is before that step again, and its objects may be gone."""
+    scenario.start()
+    scenario.join_history(seed=2, steps=3)
+    scenario.run_hourly(range(START, START + 3))
+    place, control = Place(0, 0), scenario.tables.control
+    before = control.lease(place, "command", closing(START + 3), closing(START + 4))
+    assert before is not None
+    assert before.manifest is not None
+    parts, step = scenario.tables.parts(place), START + 2
+    gathering = Gathering(control, parts, place, before, lambda: 100.0, before.kept[-2])
+    gathering.put(step, [b"read"], ())
+    scenario.sweep(closing(START + 3))  # the step is done, so nobody needs what was read
+    control.restate(place, before.run, step_of(before.kept[-2]), before.kept[:-1])
+    control.release(place, before.run)
+    assert control.row(place).gathered is None
+    scenario.sweep(closing(START + 3))
+    assert scenario.run(closing(START + 3)).steps == 2
 
 
 # The same answers

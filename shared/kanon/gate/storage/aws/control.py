@@ -224,7 +224,7 @@ class Control(Fingerprints):
     def restate(self, place: Place, run: int, step: int, kept: Sequence[str], progress: Progress | None = None) -> None:
         """Put other states in the place of those of a slot, and let its horizon and ``begun`` stay. For a command.
 
-        The next step makes its object of true sets of all parts.
+        The next step makes its object of true sets of all parts, and reads its joins anew.
 
         Args:
             place: the slot.
@@ -243,9 +243,9 @@ class Control(Fingerprints):
             ":manifest": {"S": kept[-1]},
         }
         if progress is None:
-            update += " REMOVE shown, basis, draft, written"
+            update += " REMOVE shown, gathered, basis, draft, written"
         else:
-            update += ", basis = :basis, draft = :draft, written = :written REMOVE shown"
+            update += ", basis = :basis, draft = :draft, written = :written REMOVE shown, gathered"
             values |= _progress(progress)
         if self._update(_name(place), update, IF_CURRENT, _values(run, values)) is None:
             raise lost(place)
