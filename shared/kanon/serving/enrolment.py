@@ -137,12 +137,12 @@ def open_credentials(directory: Directory) -> Credentials:
             f"{file} is missing or was put back: one person could enrol twice. Run `kanon operate new-generation --data"
             f" {directory.path}`: then nobody can enrol until no earlier join counts"
         )
+    account_key = _secret(folder / ACCOUNT_KEY, made=known is None)  # before the text that says that there is one
+    control.check(OWNER, {ACCOUNT_KEY: account_key.fingerprint})
     accounts = AccountsFile(file)
     directory.closes(accounts)
     accounts.database  # noqa: B018, it makes the file
     control.put_text(ACCOUNTS, accounts_place(directory.path))
-    account_key = _secret(folder / ACCOUNT_KEY, made=known is None)
-    control.check(OWNER, {ACCOUNT_KEY: account_key.fingerprint})
     issuer = Issuer(_secret(folder / ISSUER_KEY, made=True), directory.settings.deployment)
     period = directory.settings.period
     enrolling = Enrolling(issuer, accounts, (max(windows) + 1) * period, lambda: float(control.text(CLOSED_UNTIL) or 0))

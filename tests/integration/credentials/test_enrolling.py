@@ -26,6 +26,7 @@ from kanon.credentials import arc
 from kanon.credentials.contexts import credential_context
 from kanon.errors import ConfigurationError, FingerprintMismatchError
 from kanon.keys import Secret
+from kanon.serving import enrolment as serving_enrolment
 from kanon.serving.access import Auth
 from kanon.serving.api_keys import ApiKeys
 from kanon.serving.backup import backup
@@ -404,6 +405,25 @@ def test_another_account_key_is_refused(tmp_path: Path) -> None:
         open_credentials(directory)
     key.unlink()
     with _opened(tmp_path / "data", now) as directory, pytest.raises(ConfigurationError, match="put it back"):
+        open_credentials(directory)
+
+
+@pytest.mark.parametrize("call", ["_secret", "AccountsFile", "accounts_place", "Issuer"])
+def test_a_first_start_that_is_killed_goes_on_with_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    class KilledError(BaseException):
+        pass
+
+    def killed(*_: Any, **__: Any) -> Any:
+        raise KilledError
+
+    now = 1_800_000_000.0
+    with monkeypatch.context() as patch, _opened(tmp_path / "data", now) as directory:
+        patch.setattr(serving_enrolment, call, killed)
+        with pytest.raises(KilledError):
+            open_credentials(directory)
+    with _opened(tmp_path / "data", now) as directory:
         open_credentials(directory)
 
 
