@@ -295,7 +295,7 @@ def test_of_two_that_unlist_at_once_neither_brings_back_a_value(
 
     def late(*given: Any) -> None:
         """The other command is done between a read of this one and its write."""
-        if LAST == getattr(given[2], "step", given[2]):
+        if getattr(given[2], "step", given[2]) == LAST:
             monkeypatch.setattr(ListObjects, call, original)
             unlist(published, second)
         original(*given)
