@@ -27,6 +27,7 @@ from kanon.gate.deciding import NoiseKeys
 from kanon.gate.fingerprints import (
     NOISE_KEY,
     RETIRED,
+    TYPE,
     fingerprints,
     noise_key_fingerprints,
     recorded_names,
@@ -570,9 +571,30 @@ def _check(
     recorded = control.recorded(OWNER)
     refuse_types(recorded, types)
     if recorded:
-        refuse_noise_keys(recorded, settings.noise_keys, types, step_at(now, settings.period))
+        step = step_at(now, settings.period)
+        refuse_noise_keys(recorded, settings.noise_keys, types, step)
+        _refuse_without_key(recorded, settings.noise_keys, types, step)
     current = fingerprints(settings, types, secrets_)
     control.check(OWNER, {**current, **noise_key_fingerprints(settings.noise_keys, noise_keys)})
+
+
+def _refuse_without_key(
+    recorded: Mapping[str, str], entries: Iterable[NoiseKeyEntry], types: Mapping[str, Type], step: int
+) -> None:
+    """Refuse a new type whose first search may begin before the oldest noise key that is left.
+
+    Raises:
+        ConfigurationError: there is one. Its first step could never be evaluated.
+    """
+    oldest, known = min(entry.from_step for entry in entries), recorded_names(recorded, TYPE)
+    for name, type_ in types.items():
+        first = oldest + type_.parameters.cycle
+        if oldest and name not in known and step < first:
+            raise ConfigurationError(
+                f"type {name!r} cannot be added yet: a search of it lasts up to {type_.parameters.cycle} steps, and"
+                f" the noise key of searches that began before step {oldest} is destroyed: add it {first - step} steps"
+                f" later"
+            )
 
 
 def _remember(control: ControlFile, path: Path, settings: EvaluateSettings) -> None:

@@ -145,6 +145,28 @@ def test_a_new_noise_key_is_in_use_from_the_next_step_on_and_the_old_one_goes_wh
         assert [entry.id for entry in stored_settings(control).noise_keys] == ["2"]
 
 
+def test_a_type_is_not_added_before_a_key_covers_all_its_searches(tmp_path: Path) -> None:
+    """Its first search begins on the grid, perhaps before the oldest key that is left: the step could never be done."""
+    path = tmp_path / "d"
+    gated(path, range(FIRST, FIRST + 3))
+    begun = new_generation(path, new_key=True)
+    with opened(path, begun * PERIOD) as directory:
+        longest = max(type_.parameters.cycle for type_ in directory.types.values())
+        allowance = directory.settings.outage_allowance // PERIOD
+    now = begun + longest + allowance + 1
+    cycle = 2 * (now - begun)
+    long = TYPES | {"long": {"k": 50, "window": cycle, "profile": "published"}}
+    gated(path, range(now, now + 1))
+    opened(path, (now + 1) * PERIOD).close()
+    assert keys_of(path).keys() == {"2"}
+    with pytest.raises(ConfigurationError, match=f"cannot be added yet.* add it {cycle + begun - now - 1} steps"):
+        opened(path, (now + 1) * PERIOD, long)
+    with pytest.raises(ConfigurationError, match="add it 1 steps later"):
+        opened(path, (begun + cycle - 1) * PERIOD, long)
+    gated(path, range(begun + cycle, begun + cycle + 1), long)
+    opened(path, (now + 1) * PERIOD, long).close()  # it is known by now
+
+
 def test_the_second_new_key_of_a_step_replaces_the_first_which_was_never_used(tmp_path: Path) -> None:
     gated(tmp_path / "d", range(FIRST, FIRST + 2))
     for number in ("2", "3"):
