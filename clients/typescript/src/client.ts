@@ -1,4 +1,4 @@
-import { Connection, MOST_IN_FLIGHT, pause, unexpected, type Auth, type Call, type Through } from "./connection.js";
+import { Connection, MOST_IN_FLIGHT, pause, unexpected, type Auth, type Call, type Presenting, type Through } from "./connection.js";
 import { ApiError, DroppedError, NoAnswerError, RefusedError, UnknownTypeError, nearest, onlyOptions, telling } from "./errors.js";
 import { MOST_BITS, Ranges } from "./ranges.js";
 import { SetId, decoded, textOf, valueId, type Value } from "./values.js";
@@ -22,7 +22,7 @@ export type Who = string | number;
 export interface Join {
   type: string;
   value: Value;
-  /** By default the client of the options. */
+  /** By default the client of the options. A type that needs a credential takes none. */
   client?: Who;
 }
 
@@ -31,6 +31,8 @@ export interface Options {
   client?: Who;
   /** `Bearer ...`, for a service that asks for it. Without it `joinMany` sends each join by itself. */
   auth?: Auth;
+  /** Of `kanon-client/anonymous`, for types that need a credential (experimental). Without `auth`, which names the caller. */
+  anonymous?: Presenting;
   /** `relay(...)` of `kanon-client/relay`: the service does not learn who calls. Each join waits, and is sent by itself. */
   through?: Through;
   /** Milliseconds for one call with its repetitions; 30,000 if left out. A join has one step instead. */
@@ -48,6 +50,8 @@ export interface Type {
   period: number;
   /** Whether joins send their value, and the shared values are published. */
   listed?: boolean;
+  /** Whether joins need a credential, and name no client. */
+  credential?: boolean;
   [field: string]: unknown;
 }
 
@@ -87,7 +91,8 @@ export class Client {
   #dropped = 0;
 
   constructor(url: string, options: Options = {}) {
-    onlyOptions(options, ["client", "auth", "through", "timeout", "onDrop"]);
+    onlyOptions(options, ["client", "auth", "anonymous", "through", "timeout", "onDrop"]);
+    if (options.anonymous && options.auth !== undefined) throw new TypeError("auth names who joins: give it to anonymous.enrol alone");
     this.#connection = new Connection(url, options.auth, options.through);
     this.#options = options;
   }
@@ -206,7 +211,7 @@ export class Client {
   }
 
   async #join(join: Join): Promise<void> {
-    const { period } = await this.type(join.type);
+    const { period, credential } = await this.type(join.type);
     const step = period * 1000;
     const { type, set, ...body } = await this.#entry(join);
     const now = Math.floor(Date.now() / step);
@@ -214,18 +219,21 @@ export class Client {
     const before = this.#joined.get(name);
     if (before?.step === now) return before.done;
     const path = `${typePath(type)}/sets/${set}:join`;
-    const done = this.#forOneStep({ ...this.#call("POST", path, body), simple: true, period }, (now + 1) * step);
+    const { anonymous, through } = this.#options;
+    const waiting = credential ? await anonymous!.delay(period) : through?.delay((now + 1) * step - Date.now());
+    const proven = async () => JSON.stringify({ ...body, ...(await anonymous!.presentation(type, decoded(set), period)) });
+    const call = { ...this.#call("POST", path, body), simple: true, period, ...(credential ? { body: proven } : { keepalive: true }) };
+    const done = this.#forOneStep(call, waiting);
     remember(this.#joined, name, { step: now, done });
     done.catch(() => this.#joined.delete(name));
     return done;
   }
 
-  /** Send a join within the step that ends then, and repeat it for the length of a step. */
-  async #forOneStep(call: Call & { period: number }, stepEnd: number): Promise<void> {
-    const { through } = this.#options;
-    if (through) await pause(through.delay(stepEnd - Date.now()));
+  /** Send a join after so many milliseconds, and repeat it for the length of a step. */
+  async #forOneStep(call: Call & { period: number }, waiting?: number): Promise<void> {
+    if (waiting !== undefined) await pause(waiting);
     try {
-      await this.#connection.send({ ...call, end: Date.now() + call.period * 1000, keepalive: true });
+      await this.#connection.send({ ...call, end: Date.now() + call.period * 1000 });
     } catch (error) {
       const repeated = error instanceof NoAnswerError || REPEATED.includes((error as RefusedError).status);
       throw repeated ? new DroppedError(`a join was dropped after a step: ${(error as Error).message}`, error) : error;
@@ -283,13 +291,25 @@ export class Client {
     return refused;
   }
 
-  async #entry({ type, value, client = this.#options.client }: Join): Promise<Entry> {
+  async #entry({ type, value, client }: Join): Promise<Entry> {
+    const { listed, credential } = await this.type(type);
+    const set = await this.#id(value);
+    const who = credential ? this.#nobody(type, client) : this.#who(client);
+    return { type, set, ...(listed ? { value: textOf(value) } : {}), ...who };
+  }
+
+  #nobody(type: string, client?: Who): object {
+    if (client !== undefined || !this.#options.anonymous) {
+      throw new TypeError(`type ${type} needs a credential: give new Client(url, {anonymous: ...}), and join no client`);
+    }
+    return {};
+  }
+
+  #who(client = this.#options.client): object {
     if (client === undefined || client === "") {
       throw new TypeError("say who joins: new Client(url, {client: ...}), or a client for each join");
     }
-    const who = typeof client === "number" ? { shortClientIdentifier: client } : { client };
-    const set = await this.#id(value);
-    return { type, set, ...((await this.type(type)).listed ? { value: textOf(value) } : {}), ...who };
+    return typeof client === "number" ? { shortClientIdentifier: client } : { client };
   }
 
   /** Count and tell a failure; it is no unhandled rejection if nobody awaits the join. */

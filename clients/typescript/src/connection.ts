@@ -10,13 +10,13 @@ export const MOST_IN_FLIGHT = 60 * 1024;
 const ATTEMPT = 30_000;
 
 export interface Call {
-  method: "GET" | "POST";
+  method: "GET" | "POST" | "DELETE";
   path: string;
-  /** JSON; every attempt sends the same bytes. */
-  body?: string;
+  /** JSON; every attempt sends the same bytes, or what a function returns for it. */
+  body?: string | (() => Promise<string>);
   /** When to give up, in milliseconds since 1970. */
   end: number;
-  /** Whether the request may outlive the page. */
+  /** Whether the request may outlive the page. Its body is a text. */
   keepalive?: boolean;
   /** Send the body as text/plain: a browser does not ask first whether it may. */
   simple?: boolean;
@@ -37,6 +37,14 @@ export interface Sent {
 
 /** Sends one request to a service. A join has the length of its step in seconds. */
 export type Send = (service: string, path: string, init: Sent, period?: number) => Promise<Response>;
+
+/** Joins that name nobody: an `Anonymous` of `kanon-client/anonymous`. */
+export interface Presenting {
+  /** Milliseconds to wait before one join, with a step of so many seconds. It refuses if there is no credential for now. */
+  delay(period: number): Promise<number>;
+  /** How a join that is sent now names its client. */
+  presentation(type: string, set: Uint8Array, period: number): Promise<object>;
+}
 
 /** Another way to the service than a request to it. */
 export interface Through {
@@ -78,7 +86,7 @@ export class Connection {
 
   /** The answer to a call that succeeds. Calls with `keepalive` wait until the bodies in flight leave room. */
   async send(call: Call): Promise<Answer> {
-    const size = call.keepalive ? new TextEncoder().encode(call.body).length : 0;
+    const size = call.keepalive ? new TextEncoder().encode(call.body as string).length : 0;
     while (size && this.#inFlight && this.#inFlight + size > MOST_IN_FLIGHT) {
       await new Promise<void>((resolve) => this.#queue.push(resolve));
     }
@@ -103,8 +111,9 @@ export class Connection {
     let error: ApiError = new NoAnswerError(`${name(call)}: there was no time left to send it`);
     for (let failed = 1; Date.now() < call.end; failed++) {
       let after: number | null = null;
+      const content = typeof call.body === "function" ? await call.body() : call.body;
       try {
-        const response = await this.#fetch(call);
+        const response = await this.#fetch(call, content);
         const body = new Uint8Array(await response.arrayBuffer()); // only then its request has ended for the browser
         if (response.ok) return { body, headers: response.headers };
         after = retryAfter(response.headers);
@@ -124,15 +133,15 @@ export class Connection {
     throw error;
   }
 
-  async #fetch(call: Call): Promise<Response> {
+  async #fetch(call: Call, body?: string): Promise<Response> {
     const auth = typeof this.#auth === "function" ? await this.#auth() : this.#auth;
     const headers: Record<string, string> = {};
-    if (call.body !== undefined && !(call.simple && auth === undefined)) headers["Content-Type"] = "application/json";
+    if (body !== undefined && !(call.simple && auth === undefined)) headers["Content-Type"] = "application/json";
     if (auth !== undefined) headers["Authorization"] = auth;
     const init = {
       method: call.method,
       headers,
-      body: call.body ?? null,
+      body: body ?? null,
       keepalive: call.keepalive ?? false,
       signal: AbortSignal.timeout(Math.max(1, Math.min(ATTEMPT, call.end - Date.now()))),
     };

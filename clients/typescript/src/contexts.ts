@@ -1,3 +1,5 @@
+import { joined, type Bytes } from "./bytes.js";
+
 /** The request that a presentation is part of. */
 export interface Bound {
   deployment: string;
@@ -28,26 +30,15 @@ export function session({ deployment, issuerKey, epoch, method, type, set, step 
 }
 
 /** Each part after its length. Texts are UTF-8; lengths and numbers have 8 bytes, big-endian. */
-function prefixed(...parts: (string | number | Uint8Array)[]): Uint8Array {
+export function prefixed(...parts: (string | number | Uint8Array)[]): Bytes {
   const encoded = parts.map((part) =>
     typeof part === "string" ? new TextEncoder().encode(part) : typeof part === "number" ? eight(part) : part,
   );
-  return joined(encoded.flatMap((part) => [eight(part.length), part]));
+  return joined(...encoded.flatMap((part) => [eight(part.length), part]));
 }
 
 function eight(value: number): Uint8Array {
   const bytes = new Uint8Array(8);
   new DataView(bytes.buffer).setBigUint64(0, BigInt(value));
   return bytes;
-}
-
-/** The bytes of all parts. */
-export function joined(parts: Uint8Array[]): Uint8Array {
-  const all = new Uint8Array(parts.reduce((length, part) => length + part.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    all.set(part, at);
-    at += part.length;
-  }
-  return all;
 }

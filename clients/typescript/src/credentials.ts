@@ -2,7 +2,7 @@
  * Anonymous credentials after draft-ietf-privacypass-arc-crypto-01, presented with nonce 0: what a client does.
  * docs/proofs/credentials.md describes every byte, and what they promise. They are experimental.
  */
-import { joined } from "./contexts.js";
+import { bytesOf, joined } from "./bytes.js";
 import { check, decode, encode, G, H, hashToPoint, hashToScalar, inverse, ORDER, prove, random, relation, type Point } from "./proofs.js";
 
 const REQUEST = relation("m1 m2 r1 r2", "G H m1Enc m2Enc", ["m1Enc = m1 G + r1 H", "m2Enc = m2 G + r2 H"]);
@@ -140,5 +140,5 @@ function committed(scalar: bigint, blinding: bigint): Point {
 }
 
 function bound(use: string, session: Uint8Array): Uint8Array {
-  return joined([new TextEncoder().encode(use), session]);
+  return joined(bytesOf(use), session);
 }

@@ -34,6 +34,19 @@ export class DroppedError extends ApiError {
   }
 }
 
+/** Relay and service show two keys: the service may single out this client. Nothing was sent. */
+export class KeysDifferError extends ApiError {
+  override name = "KeysDifferError";
+  constructor() {
+    super("the relay and the service show two keys: the service may single out this client; nothing was sent");
+  }
+}
+
+/** There is no credential for now, or none can be had. The text says what to do. */
+export class EnrolmentError extends ApiError {
+  override name = "EnrolmentError";
+}
+
 /** A message of the credentials is refused. The text names the part, and nothing that was received. */
 export class CredentialError extends Error {
   override name = "CredentialError";

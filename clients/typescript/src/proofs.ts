@@ -4,7 +4,7 @@
  */
 import { p256_hasher } from "@noble/curves/nist.js";
 import { shake128 } from "@noble/hashes/sha3.js";
-import { joined } from "./contexts.js";
+import { bytesOf, joined } from "./bytes.js";
 import { CredentialError } from "./errors.js";
 
 const P256 = p256_hasher.Point;
@@ -39,7 +39,7 @@ export function hashToScalar(message: Uint8Array, use: string): bigint {
 
 /** Points compressed in 33 bytes, then scalars in 32 bytes. */
 export function encode(points: Point[], scalars: bigint[] = []): Uint8Array {
-  return joined([...points.map((point) => point.toBytes()), ...scalars.map((scalar) => Fn.toBytes(scalar))]);
+  return joined(...points.map((point) => point.toBytes()), ...scalars.map((scalar) => Fn.toBytes(scalar)));
 }
 
 /** Read points, then scalars. Refuses other lengths, the identity, other encodings, and scalars that are 0 or too large. */
@@ -115,12 +115,12 @@ function challengeOf(equations: Relation, points: Point[], session: Uint8Array, 
   const header = [equations.length, ...equations.flatMap(([left, terms]) => [left, terms.length, ...terms.flat()])];
   const words = new DataView(new ArrayBuffer(4 * header.length));
   header.forEach((word, n) => words.setUint32(4 * n, word, true));
-  const label = joined([new Uint8Array(words.buffer), encode(points)]);
+  const label = joined(new Uint8Array(words.buffer), encode(points));
   const protocol = new Uint8Array(RATE);
   protocol.set(new TextEncoder().encode(PROTOCOL));
-  const bound = joined([new TextEncoder().encode(SUITE), session]);
+  const bound = joined(bytesOf(SUITE), session);
   const hashed = [protocol, length(bound), bound, length(label), label, encode(commitments)];
-  return Fn.create(number(shake128(joined(hashed), { dkLen: 48 })));
+  return Fn.create(number(shake128(joined(...hashed), { dkLen: 48 })));
 }
 
 function length({ length }: Uint8Array): Uint8Array {

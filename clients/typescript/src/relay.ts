@@ -6,9 +6,9 @@
 import { padded, readResponse } from "./binary_http.js";
 import { bytesOf, joined, type Bytes } from "./bytes.js";
 import { baseUrl, OUTER, type Send, type Through } from "./connection.js";
-import { ApiError, onlyOptions, RefusedError } from "./errors.js";
+import { ApiError, KeysDifferError, onlyOptions, RefusedError } from "./errors.js";
 import { AES_256_GCM, hmac, sender } from "./hpke.js";
-import { ages, REPEATED } from "./waiting.js";
+import { ages, chance, joinStep, REPEATED } from "./waiting.js";
 
 const KEYS = "/v1/proxy/keys";
 const GATEWAY = "/v1/gateway";
@@ -19,14 +19,9 @@ const KDF_AEAD = [0x00, 0x01, 0x00, AES_256_GCM];
 const SYMMETRIC = [0x00, KDF_AEAD.length, ...KDF_AEAD];
 const CONFIG_BYTES = 41;
 const LAST_ID = 127;
-/** Seconds: a join names the step of so long ago. It is taken for 120 s after it, so clocks may differ a minute. */
-const CLOCK_MARGIN = 60;
 const STEP_FIELD = "kanon-step";
 
-/** Relay and service show two keys: the service may single out this client. Nothing was sent. */
-export class KeysDifferError extends ApiError {
-  override name = "KeysDifferError";
-}
+export { KeysDifferError };
 
 export interface RelayOptions {
   /**
@@ -43,7 +38,7 @@ export function relay(url: string, options: RelayOptions = {}): Through {
   const keys = new Map<string, Key>();
   const send: Send = async (service, path, init, period) => {
     const fields = Object.entries(init.headers).map(([name, value]): [string, string] => [name.toLowerCase(), value]);
-    if (period !== undefined) fields.push([STEP_FIELD, String(step(Date.now() / 1000, period))]);
+    if (period !== undefined) fields.push([STEP_FIELD, String(joinStep(Date.now() / 1000, period))]);
     const content = bytesOf(init.body ?? "");
     const message = padded({ method: init.method, authority: new URL(service).host, path, fields, content });
     for (let attempt = 0; ; attempt++) {
@@ -59,9 +54,6 @@ export function relay(url: string, options: RelayOptions = {}): Through {
   };
   return { send, delay: options.delay ?? ((left) => chance() * left) };
 }
-
-/** A number from 0 to 1. Some numbers of `Math.random` tell the next ones, so times would show which joins have one sender. */
-const chance = (): number => crypto.getRandomValues(new Uint32Array(1))[0]! / 2 ** 32;
 
 interface Key {
   config: Bytes;
@@ -82,7 +74,7 @@ async function keyOf(keys: Map<string, Key>, relay: string, service: string, sig
   }
   const [shown, config] = await Promise.all(found.map(async (answer) => new Uint8Array(await answer.arrayBuffer())));
   if (!equal(shown!, config!)) {
-    throw new KeysDifferError("the relay and the service show two keys: the service may single out this client; nothing was sent");
+    throw new KeysDifferError();
   }
   if (!isConfig(config!)) throw new ApiError(`GET ${KEYS}: the answer is no key: check the address and the version`);
   const [maxAge, age] = ages(found[1]!.headers) ?? [0, 0];
@@ -129,10 +121,6 @@ function opened(message: Bytes | undefined): Response {
     throw new ApiError(`POST ${GATEWAY}: the answer does not open: check that the address is a relay's, and that it changes no bytes`);
   }
   return new Response(found.content.length ? found.content : null, { status: found.status, headers: found.fields });
-}
-
-function step(now: number, period: number): number {
-  return Math.floor((now - Math.min(CLOCK_MARGIN, Math.floor(period / 2))) / period);
 }
 
 function refused(method: string, path: string, status: number): RefusedError {

@@ -24,6 +24,17 @@ export function ages(headers: Headers): [number, number] | null {
   return maxAge === null ? null : [maxAge, seconds(headers.get("age")) ?? 0];
 }
 
+/** Seconds: a join names the step of so long ago. It is taken for 120 s after it, so clocks may differ a minute. */
+const CLOCK_MARGIN = 60;
+
+/** The step that a join names, at a time in seconds since 1970. */
+export function joinStep(now: number, period: number): number {
+  return Math.floor((now - Math.min(CLOCK_MARGIN, Math.floor(period / 2))) / period);
+}
+
+/** A number from 0 to 1. Some numbers of `Math.random` tell the next ones, so times would show which joins have one sender. */
+export const chance = (): number => crypto.getRandomValues(new Uint32Array(1))[0]! / 2 ** 32;
+
 function seconds(text: string | null | undefined): number | null {
   return /^\d+$/.test(text ?? "") ? Number(text) : null;
 }
