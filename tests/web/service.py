@@ -3,15 +3,19 @@
 ``python -m tests.web.service gate ORIGIN``: the service of one machine, with a clock that only commands move.
 ``python -m tests.web.service lists ORIGIN``: the same with the listed type ``searches`` beside the other one.
 ``python -m tests.web.service relayed ORIGIN``: the same with a gateway for relays, at a time in 2027.
+``python -m tests.web.service people ORIGIN``: the same with types that need credentials.
 ``python -m tests.web.service rehearsal ORIGIN``: the stack, with a clock that only its console moves.
 ``python -m tests.web.service reports ORIGIN``: the stack with reports. Pages of ORIGIN may call.
 
 Each command is answered by one line of JSON. Of the gate: ``step`` evaluates a step and makes it visible, ``stale``
 lets too many steps pass without an evaluation, ``key`` answers an API key, ``console`` the address of the console,
-``now`` the time, ``logs`` what was logged. Of reports: ``count ORIGIN KEY...`` runs a job over the reports of an origin
+``now`` the time, ``logs`` what was logged. Of people: ``account NAME`` answers an API key, ``enrol KEY CODE`` lets a
+device in Python enrol and join ``shared`` for it, ``week`` lets a week pass, ``seen`` answers the requests that the
+service read, those of relays opened, and ``joins`` how many clients joined a set in this step. Of reports: ``count ORIGIN KEY...`` runs a job over the reports of an origin
 and answers its result and the noisy sums of these keys, in hexadecimal.
 """
 
+import base64
 import io
 import json
 import sys
@@ -24,11 +28,14 @@ from typing import Any, ClassVar
 
 from kanon.cli.serve import _evaluated, _timing
 from kanon.cli.serve_data import Credentials
+from kanon.client import Bearer
+from kanon.clock import WEEK
 from kanon.cors import Cors
 from kanon.local import Stack
 from kanon.local.clock import Every
 from kanon.reports.avro import read_summary, write_domain
 from kanon.serving.access import Auth
+from tests.integration.credentials.people import account, client_of, count, device
 from tests.integration.serving.machine import PERIOD, START, Machine, machine
 from tests.moto_engine import Moto
 from tests.unit.reports.made import keys16
@@ -91,6 +98,51 @@ class Relayed(Gate):
     """The same with a gateway for relays."""
 
     gateway = True
+
+
+class People(Relayed):
+    """The same with types that need credentials."""
+
+    types: ClassVar[dict[str, Any]] = {name: {**TYPES["terms"], "credential": True} for name in ("people", "others")}
+
+    def __init__(self, running: ExitStack, origin: str) -> None:
+        super().__init__(running, origin)
+        self._read: list[dict[str, Any]] = []
+        self._answered = self.served.service._answer
+        self.served.service._answer = self._recorded  # type: ignore[method-assign]
+
+    def _recorded(self, event: dict[str, Any]) -> dict[str, Any]:
+        body = event.get("body") or ""
+        body = base64.b64decode(body).decode() if event.get("isBase64Encoded") else body
+        seen = {"method": event["requestContext"]["http"]["method"], "path": event["rawPath"], "body": body}
+        self._read.append({**seen, "headers": dict(event["headers"])})
+        return self._answered(event)
+
+    def account(self, name: str) -> Any:
+        """The API key of a new account."""
+        return {"key": account(self.served, name).token}
+
+    def enrol(self, key: str, code: str) -> Any:
+        """Enrol a device in Python, and join."""
+        with tempfile.TemporaryDirectory() as folder:
+            me = device(self.served, Path(folder) / "credential.json")
+            me.enrol(self.url, auth=Bearer(key), recovery=code)
+            with client_of(self.served, me) as client:
+                client.join("people", "shared")
+        return {}
+
+    def week(self) -> Any:
+        """Let a week pass."""
+        self.served.now += WEEK
+        return {}
+
+    def seen(self) -> Any:
+        """The requests that the service read."""
+        return {"requests": self._read}
+
+    def joins(self) -> Any:
+        """How many clients joined a set in this step."""
+        return {"joins": count(self.served)}
 
 
 class Rehearsal:
@@ -164,7 +216,7 @@ class Reports:
 def main(kind: str, origin: str) -> None:
     """Serve until the input ends."""
     with ExitStack() as running:
-        kinds = {"gate": Gate, "lists": Lists, "relayed": Relayed, "rehearsal": Rehearsal, "reports": Reports}
+        kinds = {"gate": Gate, "lists": Lists, "relayed": Relayed, "people": People, "rehearsal": Rehearsal, "reports": Reports}
         service: Any = kinds[kind](running, origin)
         print(json.dumps({"url": service.url}), flush=True)
         for line in sys.stdin:

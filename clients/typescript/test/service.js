@@ -77,8 +77,16 @@ function passed(url, method, path, headers, raw, localAddress = "127.0.0.1") {
 }
 
 /** A server that passes everything on to a service, and records it. */
-export async function recorded(url) {
-  return await scripted(({ method, path, headers, raw }) => passed(url, method, path, onward(headers), raw));
+export async function recorded(url, instead) {
+  return await scripted(async (seen) => {
+    const { method, path, headers, raw } = seen;
+    return (await instead?.(seen)) ?? (await passed(url, method, path, onward(headers), raw));
+  });
+}
+
+/** A store of `kanon-client/anonymous` in memory. */
+export function kept(text) {
+  return { read: async () => text, replace: async (change) => (text = change(text)) };
 }
 
 export const RELAY_ADDRESS = "127.0.0.2";

@@ -4,14 +4,15 @@ import { build } from "esbuild";
 import { test } from "node:test";
 import { brotliCompressSync, gzipSync } from "node:zlib";
 
-async function size(entry) {
-  const options = { bundle: true, minify: true, format: "esm", target: "es2022", write: false };
-  const { outputFiles } = await build({ ...options, entryPoints: [new URL(`../../dist/${entry}.js`, import.meta.url).pathname] });
+async function size(...entries) {
+  const code = entries.map((entry) => `export * from "./${entry}.js";`).join("");
+  const stdin = { contents: code, resolveDir: new URL("../../dist", import.meta.url).pathname };
+  const { outputFiles } = await build({ stdin, bundle: true, minify: true, format: "esm", target: "es2022", write: false });
   const [{ contents }] = outputFiles;
   return { plain: contents.length, gzip: gzipSync(contents, { level: 9 }).length, brotli: brotliCompressSync(contents).length };
 }
 
-const MOST = { index: 6, reports: 10, relay: 4, anonymous: 18, opentelemetry: 1 };
+const MOST = { index: 6, reports: 10, relay: 4, opentelemetry: 1 };
 for (const [entry, kilobytes] of Object.entries(MOST)) {
   const most = kilobytes * 1024;
   test(`${entry} has at most ${most} bytes`, async (context) => {
@@ -20,3 +21,10 @@ for (const [entry, kilobytes] of Object.entries(MOST)) {
     assert.ok(found.gzip <= most, `${found.gzip} bytes`);
   });
 }
+
+test("anonymous adds at most 20 KB to a page that has the client", async (context) => {
+  const [without, together] = [await size("index"), await size("index", "anonymous")];
+  const added = together.gzip - without.gzip;
+  context.diagnostic(`anonymous: gzip ${added} more, brotli ${together.brotli - without.brotli} more`);
+  assert.ok(added <= 20 * 1024, `${added} bytes`);
+});
