@@ -140,9 +140,9 @@ client: $(WEB)/node_modules/.installed  ## pack the TypeScript client into build
 	@mv build/kanon-client-*.tgz build/kanon-client.tgz && echo build/kanon-client.tgz
 
 .PHONY: example
-example: $(WEB)/node_modules/.installed  ## open a page whose search terms a service counts (SERVICE=http://127.0.0.1:8000 PORT=5173 RELAY=; needs Node 20)
+example: $(WEB)/node_modules/.installed  ## open a page whose search terms a service counts (SERVICE=http://127.0.0.1:8000 PORT=5173 RELAY= ACCOUNT=; needs Node 20)
 	@cd $(WEB) && npm run build --silent
-	@exec node examples/search-terms/start.js $(or $(SERVICE),http://127.0.0.1:8000) $(or $(PORT),5173) $(RELAY)
+	@exec node examples/search-terms/start.js $(or $(SERVICE),http://127.0.0.1:8000) $(or $(PORT),5173) "$(RELAY)" "$(ACCOUNT)"
 
 # --- check ------------------------------------------------------------------------------------
 

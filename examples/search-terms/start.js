@@ -1,9 +1,9 @@
-// Serves the example's page: node examples/search-terms/start.js [SERVICE [PORT [RELAY]]]
+// Serves the example's page: node examples/search-terms/start.js [SERVICE [PORT [RELAY [ACCOUNT]]]]
 import { createServer } from "node:http";
 import { existsSync } from "node:fs";
 import { readFile } from "node:fs/promises";
 
-const [service = "http://127.0.0.1:8000", port = "5173", relay] = process.argv.slice(2);
+const [service = "http://127.0.0.1:8000", port = "5173", relay, account] = process.argv.slice(2);
 const TYPES = { html: "text/html; charset=utf-8", css: "text/css", js: "text/javascript" };
 const CLIENT = new URL("../../clients/typescript/dist/", import.meta.url);
 const called = [service, ...(relay ? [relay] : [])];
@@ -36,5 +36,6 @@ server.on("error", (error) => {
 });
 server.listen(Number(port), "127.0.0.1", () => {
   const page = `http://127.0.0.1:${server.address().port}`;
-  console.log(`${page}/?${new URLSearchParams({ service, ...(relay ? { relay } : {}) })}`);
+  const key = account ? `#${new URLSearchParams({ account })}` : ""; // browsers send nobody what follows a #
+  console.log(`${page}/?${new URLSearchParams({ service, ...(relay ? { relay } : {}) })}${key}`);
 });

@@ -10,13 +10,13 @@ import { browser, open } from "./browser.js";
 const START = fileURLToPath(new URL("../../../../examples/search-terms/start.js", import.meta.url));
 
 const started = [];
-let chrome, gate, hidden;
+let chrome, gate, hidden, people;
 before(async () => {
-  [chrome, gate, hidden] = await Promise.all([browser(), service("gate", "*"), service("relayed", "*")]);
+  [chrome, gate, hidden, people] = await Promise.all([browser(), ...["gate", "relayed", "people"].map((kind) => service(kind, "*"))]);
 });
 after(async () => {
   for (const example of started) example.kill();
-  await Promise.all([chrome?.close(), gate?.stop(), hidden?.stop()]);
+  await Promise.all([chrome?.close(), gate?.stop(), hidden?.stop(), people?.stop()]);
 });
 
 /** The address of the example's page. */
@@ -31,7 +31,7 @@ async function start(...parameters) {
 function shown(page, terms, answer) {
   return page.waitForFunction(
     (terms, answer) =>
-      terms.every((term) => [...document.querySelectorAll("#terms tr")].some(({ cells }) => cells[0].textContent === term && cells[2]?.textContent.startsWith(answer))),
+      terms.every((term) => [...document.querySelectorAll("#terms tr")].some(({ cells }) => cells[0].textContent === term && cells[2]?.textContent.split(",")[0] === answer)),
     { timeout: 60_000 },
     terms,
     answer,
@@ -104,4 +104,36 @@ test("with a relay the service gets the terms of a visitor from the relay, under
   await page.evaluate((now) => (Date.now = () => now), (await hidden.tell("now")).now);
   await shown(page, ["weather tomorrow"], "yes");
   await shown(page, ["one term", "another term"], "no");
+});
+
+test("with an account the visitor joins without a name, and its key does not reach the page's host", async (context) => {
+  const front = await recorded(people.url);
+  const between = await relaying(front.url);
+  context.after(() => Promise.all([front.stop(), between.stop()]));
+  const { key } = await people.tell("account", "visitor");
+  const address = new URL(await start(front.url, "0", between.url, key));
+  assert.ok(address.hash.includes(encodeURIComponent(key)) && !address.search.includes(key));
+  const page = await chrome.newPage();
+  const { now } = await people.tell("now");
+  await page.evaluateOnNewDocument((now) => {
+    Date.now = () => now;
+    const draw = crypto.getRandomValues.bind(crypto);
+    crypto.getRandomValues = (numbers) => (numbers instanceof Uint32Array ? numbers.fill(0) : draw(numbers)); // no join waits
+  }, now);
+  await page.goto(String(address));
+  await page.waitForFunction(() => document.querySelector("#about").textContent.includes("visitors have searched"));
+  assert.equal(await page.$eval("#crowd", (button) => getComputedStyle(button).display), "none");
+  for (const term of ["one term", "another term"]) {
+    await page.type("#term", term);
+    await page.click("#search button");
+  }
+  await page.waitForFunction(() => document.getElementById("service").textContent.split("\n").filter(Boolean).length === 2);
+  await shown(page, ["one term", "another term"], "no");
+  assert.equal((await people.tell("joins")).joins, 2);
+  const joined = (await people.tell("seen")).requests.filter(({ path }) => path.endsWith(":join"));
+  const asked = (await people.tell("seen")).requests.filter(({ path }) => path.endsWith("query"));
+  assert.ok(asked.length > 1 && asked.every(({ body }) => JSON.parse(body).setsForType[0].hashes.length === 1));
+  assert.deepEqual(joined.map(({ headers, body }) => [headers, Object.keys(JSON.parse(body))]), [[{}, ["presentation"]], [{}, ["presentation"]]]);
+  assert.ok(front.requests.every(({ from, path }) => from.endsWith(RELAY_ADDRESS) || path.endsWith("/keys")));
+  assert.ok(await page.$eval("#problem", ({ hidden }) => hidden));
 });
