@@ -1,7 +1,7 @@
 // What a program in TypeScript sees: `tsc` must accept these lines, and refuse those that expect an error.
 import { BatchSpanProcessor, type SpanExporter } from "@opentelemetry/sdk-trace-base";
 import { Client, valueId, type Options, type Released, type SetId, type Type } from "kanon-client";
-import { credentialContext, PublicKey, Secrets, tagContext, type Credential } from "kanon-client/anonymous";
+import { Anonymous, credentialContext, PublicKey, recoveryCode, Secrets, tagContext, type Credential, type Store } from "kanon-client/anonymous";
 import { SharedOnly } from "kanon-client/opentelemetry";
 import { relay } from "kanon-client/relay";
 import { Reports } from "kanon-client/reports";
@@ -9,6 +9,12 @@ import { Reports } from "kanon-client/reports";
 const options: Options = { client: "me", auth: async () => "Bearer token", onDrop: (error, join) => console.log(error, join.type) };
 const kanon = new Client("https://kanon.example", options);
 export const hidden = new Client("https://kanon.example", { through: relay("https://relay.example", { delay: (left) => left / 2 }) });
+export async function nameless(store: Store, token: string): Promise<Client> {
+  const through = relay("https://relay.example");
+  const me = new Anonymous({ store, spread: 60_000 });
+  await me.enrol("https://kanon.example", { auth: async () => `Bearer ${token}`, through, recovery: recoveryCode() });
+  return new Client("https://kanon.example", { anonymous: me, through });
+}
 const type: Type = await kanon.type("terms");
 const shared: Set<string> = await kanon.isShared(type.type, ["a value"]);
 const listed: Released = await kanon.released("searches");
@@ -34,5 +40,7 @@ new Client("https://kanon.example", { clinet: "me" });
 new Reports("https://kanon.example", {});
 // @ts-expect-error a relay has no such option
 relay("https://relay.example", { delya: () => 0 });
+// @ts-expect-error an account has a key or token
+await new Anonymous().enrol("https://kanon.example", {});
 // @ts-expect-error secrets are bytes
 new Secrets("secrets");

@@ -1,10 +1,12 @@
 // A page joins with a credential, through a relay: what the service gets of it, and what the browser keeps.
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { after, before, test } from "node:test";
 import { RELAY_ADDRESS, recorded, relaying, service } from "../service.js";
 import { browser, open, site } from "./browser.js";
 
+const GUIDE = readFileSync(new URL("../../../../docs/guides/anonymous.md", import.meta.url), "utf8");
 const DIST = fileURLToPath(new URL("../../dist", import.meta.url));
 
 let chrome, pages, gate, front, between;
@@ -114,4 +116,20 @@ test("the browser keeps the credential when a page is loaded again, and two tabs
   assert.equal(await refusal(await opened(), "kept"), "EnrolmentError"); // another profile has none
   await again.evaluate(() => new Promise((done) => (indexedDB.deleteDatabase("kanon").onsuccess = done)));
   assert.equal(await refusal(again, "another"), "EnrolmentError");
+});
+
+test("the page of the guide joins", async () => {
+  await newStep();
+  const [, block] = GUIDE.match(/```js\n(.*?)```/s);
+  const here = [["https://kanon.example", front.url], ["https://relay.example", between.url], ["${key}", (await account("dora")).slice(7)]];
+  const code = here.reduce((text, [name, value]) => text.replace(name, value), block).replace(/^(client\.join.*?);.*$/m, "globalThis.joined = $1.then(() => true);");
+  const page = await opened();
+  await page.evaluate(() => {
+    const draw = crypto.getRandomValues.bind(crypto);
+    crypto.getRandomValues = (numbers) => (numbers instanceof Uint32Array ? numbers.fill(0) : draw(numbers)); // no join waits
+  });
+  await page.addScriptTag({ type: "module", content: code.replace(/"kanon-client(\/\w+)?"/g, (_, name = "/index") => `"/dist${name}.js"`) });
+  await page.waitForFunction(() => globalThis.joined);
+  assert.equal(await joins(), 1);
+  assert.deepEqual(page.problems, []);
 });
