@@ -11,8 +11,9 @@ Each command is answered by one line of JSON. Of the gate: ``step`` evaluates a 
 lets too many steps pass without an evaluation, ``key`` answers an API key, ``console`` the address of the console,
 ``now`` the time, ``logs`` what was logged. Of people: ``account NAME`` answers an API key, ``enrol KEY CODE`` lets a
 device in Python enrol and join ``shared`` for it, ``week`` lets a week pass, ``seen`` answers the requests that the
-service read, those of relays opened, and ``joins`` how many clients joined a set in this step. Of reports: ``count ORIGIN KEY...`` runs a job over the reports of an origin
-and answers its result and the noisy sums of these keys, in hexadecimal.
+service read, those of relays opened, and ``joins`` how many clients joined a set in this step. Of reports: ``count
+ORIGIN KEY...`` runs a job over the reports of an origin and answers its result and the noisy sums of these keys, in
+hexadecimal.
 """
 
 import base64
@@ -213,11 +214,20 @@ class Reports:
         return {fact.bucket.hex(): fact.metric for file in files for fact in read_summary(BytesIO(file))}
 
 
+KINDS = {
+    "gate": Gate,
+    "lists": Lists,
+    "relayed": Relayed,
+    "people": People,
+    "rehearsal": Rehearsal,
+    "reports": Reports,
+}
+
+
 def main(kind: str, origin: str) -> None:
     """Serve until the input ends."""
     with ExitStack() as running:
-        kinds = {"gate": Gate, "lists": Lists, "relayed": Relayed, "people": People, "rehearsal": Rehearsal, "reports": Reports}
-        service: Any = kinds[kind](running, origin)
+        service: Any = KINDS[kind](running, origin)
         print(json.dumps({"url": service.url}), flush=True)
         for line in sys.stdin:
             command, *arguments = line.split()

@@ -159,7 +159,9 @@ test("other secrets, a wrong code and a deleted account are refused with what to
   await refused(mine, /another service/, device(kept(JSON.stringify({ ...other, deployment: "another" }))));
   await me.delete(front.url, { auth: mine.auth, through });
   await refused(mine, /409/, device(kept(JSON.stringify(other))));
-  await refused({ ...alone, recovery: undefined }, /damaged/, device(kept("{}")));
+  for (const damaged of [{}, { ...other, secrets: "AAAA" }, { ...other, format: 2 }]) {
+    await refused(mine, /damaged/, device(kept(JSON.stringify(damaged))));
+  }
 });
 
 test("a join without a credential, or with a name, is refused before it is sent", async () => {
