@@ -220,7 +220,7 @@ export class Client {
     if (before?.step === now) return before.done;
     const path = `${typePath(type)}/sets/${set}:join`;
     const { anonymous, through } = this.#options;
-    const waiting = credential ? await anonymous!.delay(period) : through?.delay((now + 1) * step - Date.now());
+    const waiting = credential ? anonymous!.delay(period) : through?.delay((now + 1) * step - Date.now());
     const proven = async () => JSON.stringify({ ...body, ...(await anonymous!.presentation(type, decoded(set), period)) });
     const call = { ...this.#call("POST", path, body), simple: true, period, ...(credential ? { body: proven } : { keepalive: true }) };
     const done = this.#forOneStep(call, waiting);
@@ -230,8 +230,8 @@ export class Client {
   }
 
   /** Send a join after so many milliseconds, and repeat it for the length of a step. */
-  async #forOneStep(call: Call & { period: number }, waiting?: number): Promise<void> {
-    if (waiting !== undefined) await pause(waiting);
+  async #forOneStep(call: Call & { period: number }, waiting?: number | Promise<number>): Promise<void> {
+    if (waiting !== undefined) await pause(await waiting);
     try {
       await this.#connection.send({ ...call, end: Date.now() + call.period * 1000 });
     } catch (error) {

@@ -84,9 +84,9 @@ export async function recorded(url, instead) {
   });
 }
 
-/** A store of `kanon-client/anonymous` in memory. */
+/** A store of `kanon-client/anonymous` in memory, which takes its time, as databases do. */
 export function kept(text) {
-  return { read: async () => text, replace: async (change) => (text = change(text)) };
+  return { read: () => new Promise((done) => setTimeout(() => done(text), 5)), replace: async (change) => (text = change(text)) };
 }
 
 export const RELAY_ADDRESS = "127.0.0.2";

@@ -177,6 +177,12 @@ test("a join without a credential, or with a name, is refused before it is sent"
   assert.ok((await seen(from)).every(({ path }) => !path.endsWith(":join")));
 });
 
+test("joins of one set at one time are sent once", async () => {
+  const [caller, from] = [client(await enrolled()), (await seen()).length];
+  await caller.joinMany([1, 2, 3].map(() => ({ type: "people", value: "at once" })));
+  assert.equal((await seen(from)).filter(({ path }) => path.endsWith(":join")).length, 1);
+});
+
 test("each join waits a random part of a step, or of the spread", async () => {
   const store = kept();
   await device(store).enrol(front.url, await account());
