@@ -1,7 +1,8 @@
 """Range files: the values of a list as truncated hashes, for look-ups that tell nobody what is looked up.
 
-The values of a list are divided by the first ``bits`` bits of their SHA-256 into as few files as fit 64 KiB each. Each
-file has a header and the sorted first 16 bytes of the hashes (big-endian numbers):
+The values of a list are divided by the first ``bits`` bits of their SHA-256 into as few files as fit 64 KiB each.
+Values whose hashes somebody has made begin alike may take longer files, or they could ask for 65,536 of them. Each file
+has a header and the sorted first 16 bytes of the hashes (big-endian numbers):
 
 | bytes | content |
 |---|---|
@@ -23,6 +24,8 @@ MAGIC = b"KNR1"
 HASH_BYTES = 16
 MOST_FILE_BYTES = 1 << 16
 MOST_BITS = 16
+MORE_BITS = 3
+"""By so many bits the files may be smaller than their mean asks for: hashes of values fall into them by chance."""
 ALL = "all"
 """The name of the one file of a list that is not divided."""
 _FIXED_BYTES = len(MAGIC) + 1 + 1 + 8 + 8 + 4
@@ -43,9 +46,10 @@ def most_hashes(type_name: str) -> int:
 
 
 def bits_for(digests: Sequence[bytes], most: int) -> int:
-    """The smallest number of bits with which every file has at most ``most`` of these sorted hashes."""
+    """The smallest number of bits with which every file has at most ``most`` of these sorted hashes, within bounds."""
     bits = 0
-    while bits < MOST_BITS and max(_counts(digests, bits), default=0) > most:
+    least = max(0, (len(digests) - 1) // most).bit_length()
+    while bits < min(MOST_BITS, least + MORE_BITS) and max(_counts(digests, bits), default=0) > most:
         bits += 1
     return bits
 

@@ -7,6 +7,7 @@ import pytest
 from kanon.client import ranges as reader
 from kanon.gate.ranges import (
     ALL,
+    MORE_BITS,
     MOST_BITS,
     MOST_FILE_BYTES,
     ListStep,
@@ -97,3 +98,10 @@ def test_names_of_files_are_their_bits() -> None:
     assert (name_of(0, 0), number_of(ALL, 0), number_of("0", 0)) == (ALL, 0, None)
     assert first_of(1, 1) == b"\x80" + bytes(31)
     assert first_of(0, 0) == bytes(32)
+
+
+def test_values_whose_hashes_begin_alike_do_not_make_thousands_of_files() -> None:
+    most = 30
+    alike = sorted(bytes(4) + digest[4:] for digest in hashes(20 * most))
+    assert bits_for(alike, most) == (20 - 1).bit_length() + MORE_BITS
+    assert bits_for(sorted([*alike, *hashes(100 * most)]), most) <= 7 + MORE_BITS
