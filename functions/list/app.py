@@ -10,9 +10,9 @@ from aws_lambda_powertools.metrics import MetricUnit
 from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from kanon import aws, clock
-from kanon.errors import kind_and_place, texts_withheld
+from kanon.errors import ConfigurationError, kind_and_place, texts_withheld
 from kanon.gate.listing import Listing, Outcome
-from kanon.gate.sealing import LISTER_KEY, private_key
+from kanon.gate.sealing import LISTER_KEY, private_key, public_text
 from kanon.gate.settings import ListSettings
 from kanon.gate.storage.aws.control import Control
 from kanon.gate.storage.aws.lists import ListObjects, ListTable
@@ -33,6 +33,8 @@ def listing() -> Listing:
     """The use case with its key, built once per execution environment."""
     dynamodb, s3 = aws.dynamodb(), aws.s3()
     key = private_key(fetch_secret(aws.secrets_manager(), LISTER_KEY, SETTINGS.lister_key_secret))
+    if public_text(key) != SETTINGS.lister_key:
+        raise ConfigurationError("ListerKey is not the public key of ListerKeySecret: deploy with both as printed")
     return Listing(
         types=LISTED,
         layouts=SETTINGS.layouts,

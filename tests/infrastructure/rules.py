@@ -1400,6 +1400,7 @@ TOLD: dict[str, Document] = {
     "KANON_DEPLOYMENT": {"Ref": "AWS::StackId"},
     "KANON_REPORT_KEY_PREFIX": {"Fn::Sub": "${Name}/report-keys/"},
     "KANON_KMS_KEY": {"Ref": "KeyArn"},
+    "KANON_LISTER_KEY": {"Ref": "ListerKey"},
     "KANON_LISTER_KEY_SECRET": {"Ref": "ListerKeySecret"},
     "KANON_RELAY_SECRET": {"Fn::If": ["RelaysAuthenticate", {"Ref": "RelaySecret"}, ""]},
     "POWERTOOLS_LOG_LEVEL": {"Ref": "LogLevel"},

@@ -242,10 +242,14 @@ class ListedTypes(Ticks):
 
 
 class ListSettings(ListedTypes):
-    """The environment of ``list``. A value is listed ``review_steps`` steps after it turned true."""
+    """The environment of ``list``. A value is listed ``review_steps`` steps after it turned true.
+
+    ``lister_key`` is the public key to which ``join`` seals, that of ``lister_key_secret``.
+    """
 
     statuses_table: str
     states_bucket: str
+    lister_key: str
     lister_key_secret: str
     review_steps: Annotated[int, Field(ge=0, le=65_535)]
 

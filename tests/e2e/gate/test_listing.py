@@ -208,3 +208,12 @@ def test_open_lists_need_a_review(new_stack: Callable[..., Stack]) -> None:
     assert str(answer.header("cache-control")).startswith("public, max-age=")
     stack.advance(2 * HOUR)
     assert listed(stack) == {"shoes"}
+
+
+def test_a_key_that_is_not_that_of_its_secret_stops_the_lister_at_once(new_stack: Callable[..., Stack]) -> None:
+    stack = new_stack(LISTED)
+    stack.functions["list"].environment["KANON_LISTER_KEY"] = "k" * 43
+    stack.advance(600)
+    assert stack.failures
+    assert '"kind":"ConfigurationError"' in stack.logs.getvalue()  # type: ignore[attr-defined]
+    stack.failures.clear()
