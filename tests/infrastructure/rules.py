@@ -408,7 +408,8 @@ def rules_refuse_parameters_that_do_not_fit(documents: Documents) -> Problems:
         "ListedValuesAreReviewed": {**LISTER, "JoinAuth": "OPEN"},
         "ListerKeyIsAPair": {"ListerKeySecret": LISTER_SECRET},
     }
-    for name, parameters in (*REFUSED.items(), *others.items()):
+    by_token = ("TokensHaveAnIssuer", {**LISTER, "ListAuth": "JWT", "JwtIssuer": "https://issuer.example"})
+    for name, parameters in (*REFUSED.items(), *others.items(), by_token):
         if not _refuses(documents, given[name], parameters):
             yield f"{name} accepts {parameters}"
     for name, one in given.items():
@@ -550,20 +551,23 @@ def queues_hide_keep_and_bury_messages(document: Document) -> Problems:
 
 RETRIES = {"MaximumRetryAttempts": 2, "MaximumEventAgeInSeconds": 1800}
 """Half an hour of attempts: after that the event goes to the lost events, where an alarm sees it."""
+RETRIES_OF_LISTS = {"MaximumRetryAttempts": 0, "MaximumEventAgeInSeconds": 300}
+"""The next event does the same."""
 SCHEDULES: dict[str, tuple[str, Document]] = {
     "EvaluateSchedule": ("Evaluate", {"MaximumRetryAttempts": 10, "MaximumEventAgeInSeconds": 1800}),
     "StatesSchedule": ("Sweep", {"MaximumRetryAttempts": 10, "MaximumEventAgeInSeconds": 1800}),
     "SweepSchedule": ("Aggregate", {"MaximumRetryAttempts": 2, "MaximumEventAgeInSeconds": 300}),
     "RotateSchedule": ("Rotate", {"MaximumRetryAttempts": 2, "MaximumEventAgeInSeconds": 300}),
+    "ListSchedule": ("List", {"MaximumRetryAttempts": 2, "MaximumEventAgeInSeconds": 300}),
 }
-EVERY_FIVE_MINUTES = {"SweepSchedule": 0, "RotateSchedule": 120}
-"""First second of the day at which a schedule of reports fires."""
+EVERY_FIVE_MINUTES = {"SweepSchedule": 0, "RotateSchedule": 120, "ListSchedule": 60}
+"""First second of the day at which a schedule of reports or lists fires."""
 STATES_SWEPT = 3 * 3600 + 40 * 60
 """Second of the day at which the states are swept."""
 LOST = ({"Fn::GetAtt": ["LostEvents", "Arn"]}, {"Ref": "LostEventsArn"})
 
 
-@rule(GATE, REPORTS)
+@rule(GATE, REPORTS, LISTS)
 def schedules_wake_their_function_and_lose_no_event(document: Document) -> Problems:
     schedules = of_type(document, "AWS::Scheduler::Schedule")
     woken = set()
@@ -589,7 +593,8 @@ def schedules_wake_their_function_and_lose_no_event(document: Document) -> Probl
             yield f"{name} is not for the version that the schedule calls"
         if given.get("DestinationConfig", {}).get("OnFailure", {}).get("Destination") not in LOST:
             yield f"{name} loses events"
-        if {word: given.get(word) for word in RETRIES} != RETRIES:
+        retries = RETRIES_OF_LISTS if name == "ListFailures" else RETRIES
+        if {word: given.get(word) for word in RETRIES} != retries:
             yield f"{name} retries otherwise"
         if config.get("DependsOn") != f"{target(given['FunctionName'])}Aliaslive":
             yield f"{name} is created before the alias"
@@ -604,7 +609,7 @@ SCHEDULE_OFFSET = 180
 """Seconds after the end of a step at which the schedule fires."""
 
 
-@rule(GATE, REPORTS, together=True)
+@rule(GATE, REPORTS, LISTS, together=True)
 def the_schedule_fires_after_each_step_of_every_period(documents: Documents) -> Problems:
     periods = parameter(documents[GATE], "Period")["AllowedValues"]
     if set(documents[GATE]["Mappings"]["Periods"]) != set(periods):
@@ -618,7 +623,8 @@ def the_schedule_fires_after_each_step_of_every_period(documents: Documents) -> 
     if firing_times(cron) != {STATES_SWEPT}:
         yield f"the states are swept at {cron}"
     for name, second in EVERY_FIVE_MINUTES.items():
-        cron = documents.deployed(Reports="ON").of_type("AWS::Scheduler::Schedule")[name]["ScheduleExpression"]
+        stack = documents.deployed(Reports="ON", **LISTER)
+        cron = stack.of_type("AWS::Scheduler::Schedule")[name]["ScheduleExpression"]
         if firing_times(cron) != set(range(second, DAY, 300)):
             yield f"{name} fires at {cron}"
 
