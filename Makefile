@@ -257,18 +257,34 @@ paper: install  ## redraw the paper's Figure 1 and the profiles' curves, print t
 	@$(BIN)/kanon plan --paper docs/figure-1.png
 	@$(BIN)/kanon plan --compare --plot docs/profiles.png
 
-# The script that draws diagrams is pinned like a package: version and hash.
+# What draws diagrams and sets formulas is pinned like a package: version and hash.
 MERMAID := mermaid-12.3.0
+TEMML := temml-0.13.5
+
+define npm_package
+$(call need_node)
+@mkdir -p build && cd build && npm pack --silent "$(subst -,@,$(1))" >/dev/null
+@echo "$(2)  build/$(1).tgz" | sha256sum --check --quiet
+endef
+
 build/$(MERMAID).min.js:
-	$(call need_node)
-	@mkdir -p build && cd build && npm pack --silent "$(subst -,@,$(MERMAID))" >/dev/null
-	@echo "be0684e8d20bfc874df12c0f04927a5c482f57f2200eec54cca52a4583fd4040  build/$(MERMAID).tgz" | sha256sum --check --quiet
+	$(call npm_package,$(MERMAID),be0684e8d20bfc874df12c0f04927a5c482f57f2200eec54cca52a4583fd4040)
 	@tar --extract --to-stdout --file build/$(MERMAID).tgz package/dist/mermaid.min.js > $@
 
+build/$(TEMML)/temml.cjs:
+	$(call npm_package,$(TEMML),bca5b76dd26d1d6c81f8d817f6cc8bf0f0a1a7787512e281d5c22b986f8ae582)
+	@mkdir -p build/$(TEMML)
+	@tar --extract --directory build/$(TEMML) --strip-components 2 --touch --file build/$(TEMML).tgz package/dist
+
 .PHONY: site
-site: .venv-site/.requirements build/$(MERMAID).min.js  ## write the documentation as a site into build/site (needs Node 20)
-	@.venv-site/bin/python -m infra.site build/$(MERMAID).min.js
+site: .venv-site/.requirements build/$(MERMAID).min.js build/$(TEMML)/temml.cjs  ## write the documentation as a site into build/site (needs Node 20)
+	$(call need_node)
+	@.venv-site/bin/python -m infra.site build/$(MERMAID).min.js build/$(TEMML)
 	@echo build/site/index.html
+
+.PHONY: site-test
+site-test: install site  ## write the site and test its formulas (needs Node 20)
+	@$(BIN)/python -m pytest -m site tests/infrastructure/test_site.py $(ARGS)
 
 .PHONY: openapi
 openapi: $(VENV)/.project  ## write the OpenAPI description from the code

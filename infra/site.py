@@ -1,11 +1,13 @@
-"""Writes the documentation as a site: ``python -m infra.site MERMAID`` (`make site`).
+"""Writes the documentation as a site: ``python -m infra.site MERMAID TEMML`` (`make site`).
 
-MERMAID is the script that draws diagrams. The README is the front page. The site asks no other host for anything.
+MERMAID is the script that draws diagrams, TEMML the directory of what turns formulas into MathML while the site is
+written. The README is the front page. The site asks no other host for anything.
 
 Each version has a directory of its own, and its pages have a selector of all versions that stand beside it. To publish,
 put the directories of earlier versions into build/site before: only that of this version is written again.
 """
 
+import html
 import json
 import os
 import re
@@ -23,6 +25,20 @@ VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 SELECTOR = '"provider":"mike"'
 """What tells the theme's script to read versions.json. Its form is that of mike, a tool for such sites."""
 LINK = re.compile(r"(\]\()(?!https:|#)([^)#]+)")
+FORMULA = re.compile(
+    r'(?P<open><(div|span) class="arithmatex">)\\[(\[](?P<tex>.*?)\\[)\]](?P<close></\2>)(?P<digit>\d?)', re.DOTALL
+)
+"""What the generator takes for a formula. If a digit follows, it is money, as in "$5-$10"."""
+TAG = re.compile("<[^>]+>")
+CODE = re.compile(r"<(code|pre|script)\b.*?</\1>", re.DOTALL)
+TO_MATHML = """
+const temml = require(process.argv[1]);
+const written = JSON.parse(require("fs").readFileSync(0)).map(([tex, displayMode]) => {
+  try { return [temml.renderToString(tex, { displayMode, throwOnError: true }), ""]; }
+  catch (error) { return ["", error.message]; }
+});
+console.log(JSON.stringify(written));
+"""
 
 
 def copied(source: Path) -> Path:
@@ -70,6 +86,48 @@ def add_diagrams(mermaid: Path, site: Path) -> None:
         if 'class="mermaid"' in text:
             script = os.path.relpath(site / "assets" / "mermaid.min.js", path.parent)
             path.write_text(text.replace("</head>", f'<script src="{script}"></script></head>', 1))
+
+
+def mathml(temml: Path, found: list[re.Match[str]]) -> list[tuple[str, str]]:
+    """What to write for each formula of a page, and what is wrong with it, or ""."""
+    tex = [html.unescape(one["tex"]).strip() for one in found]
+    given = json.dumps([(formula, "<div" in one["open"]) for formula, one in zip(tex, found, strict=True)])
+    command = ["node", "-e", TO_MATHML, str((temml / "temml.cjs").resolve())]
+    ran = subprocess.run(command, input=given, stdout=subprocess.PIPE, text=True, check=True)
+    return [
+        (f"${one['tex']}${one['digit']}", "")
+        if one["digit"]
+        else (one["open"] + written + one["close"], error and f"{formula}: {' '.join(error.split())}")
+        for one, formula, (written, error) in zip(found, tex, json.loads(ran.stdout), strict=True)
+    ]
+
+
+def words(text: str) -> str:
+    """A formula as the index of the search has it: without tags, on one line."""
+    return " ".join(TAG.sub("", text).split())
+
+
+def set_formulas(temml: Path, site: Path) -> list[str]:
+    """Write the formulas of all pages as MathML, which browsers show without a script; what is wrong with them."""
+    shutil.copyfile(temml / "Temml-Local.css", site / "assets" / "formulas.css")
+    shutil.copyfile(temml / "Temml.woff2", site / "assets" / "Temml.woff2")
+    search = json.loads((site / "search.json").read_text())
+    wrong = []
+    for path in sorted(site.rglob("*.html")):
+        text, name = path.read_text(), str(path.relative_to(site))
+        entries = [entry for entry in search["items"] if entry["location"].partition("#")[0] == name]
+        if found := list(FORMULA.finditer(text)):
+            for formula, (written, error) in zip(found, mathml(temml, found), strict=True):
+                text = text.replace(formula[0], written, 1)
+                for entry in entries:
+                    entry["text"] = entry["text"].replace(words(formula[0]), words(written))
+                wrong += [f"{name}: {error}"] if error else []
+            style = os.path.relpath(site / "assets" / "formulas.css", path.parent)
+            path.write_text(text.replace("</head>", f'<link rel="stylesheet" href="{style}"></head>', 1))
+        if "$$" in CODE.sub("", text):
+            wrong.append(f"{name}: a formula between $$ needs an empty line before and after it")
+    (site / "search.json").write_text(json.dumps(search))
+    return wrong
 
 
 def list_versions(site: Path) -> list[str]:
@@ -145,8 +203,9 @@ def main() -> None:
     settings.write_text((ROOT / "infra" / "site.toml").read_text().replace("VERSION", THIS))
     subprocess.run([builder, "build", "--clean", "--strict", "--config-file", settings], check=True)
     add_diagrams(Path(sys.argv[1]), written)
+    wrong = set_formulas(Path(sys.argv[2]), written)
     list_versions(SITE)
-    if found := mistakes(SITE) + without_selector(written):
+    if found := wrong + mistakes(SITE) + without_selector(written):
         sys.exit("\n".join(found))
 
 

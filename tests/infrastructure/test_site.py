@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import tomllib
 from fractions import Fraction
 from pathlib import Path
 
@@ -95,3 +97,68 @@ def test_the_table_of_priors_is_computed() -> None:
             assert exact <= float(shown) < exact + 0.1
         exact = 100 - float(100 * posterior(1 - Fraction(prior) / 100, Fraction(3)))
         assert exact - 0.06 < float(least) <= exact
+
+
+TO_HTML = """
+import json, sys
+from markdown import markdown
+settings = json.loads(sys.argv[1])
+print(markdown(sys.stdin.read(), extensions=list(settings), extension_configs=settings))
+"""
+
+
+def formulas(text: str, directory: Path) -> tuple[str, str, list[str]]:
+    """A page with this text as the site has it, what the search finds of it, and its mistakes."""
+    settings = tomllib.loads((ROOT / "infra" / "site.toml").read_text())["project"]["markdown_extensions"]
+    used = {"tables": {}, "pymdownx.arithmatex": settings["pymdownx"]["arithmatex"]}
+    command = [str(ROOT / ".venv-site" / "bin" / "python"), "-c", TO_HTML, json.dumps(used)]
+    body = subprocess.run(command, input=text, stdout=subprocess.PIPE, text=True, check=True).stdout
+    (directory / "assets").mkdir()
+    (directory / "a.html").write_text(f"<head></head>{body}")
+    entry = {"location": "a.html#here", "text": " ".join(re.sub("</?(div|span).*?>", "", body).split())}
+    (directory / "search.json").write_text(json.dumps({"items": [entry]}))
+    temml = re.findall("^TEMML := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0]
+    wrong = site.set_formulas(ROOT / "build" / temml, directory)
+    (entry,) = json.loads((directory / "search.json").read_text())["items"]
+    assert site.mistakes(directory) == []
+    return (directory / "a.html").read_text(), entry["text"], wrong
+
+
+@pytest.mark.site
+def test_formulas_become_mathml_in_a_line_and_alone(tmp_path: Path) -> None:
+    page, found, wrong = formulas("Let $p_1(u) < q*r*s$.\n\n$$\n\\sum_u x(u) \\le d'_1\n$$\n\nAnd so on.", tmp_path)
+    assert wrong == []
+    assert page.count("<math") == 2
+    assert page.count('<div class="arithmatex"><math display="block"') == 1
+    assert '<span class="arithmatex"><math><mrow><msub><mi>p</mi><mn>1</mn></msub>' in page
+    assert 'href="assets/formulas.css"' in page
+    assert not re.search(r"\$|\\|<em>", page + found)
+    assert "p1(u)&lt;q∗r∗s" in found
+    assert "∑ux(u)≤d1′" in found
+
+
+@pytest.mark.site
+def test_money_stays_text(tmp_path: Path) -> None:
+    money = 'Costs $5 to $6, "$0.61 more". From $5-$10, ($200-$580) or $142 a month, $51 without.'
+    table = "\n\n| load | $ a month | $ a million |\n|---|---|---|\n| 1 | $5 | $6 |\n"
+    page, found, wrong = formulas(money + " Here $x$ is one formula." + table, tmp_path)
+    assert wrong == []
+    for text in (page, found):
+        assert money in text
+        assert "<th>$ a month</th>" in text
+        assert "<td>$5</td>" in text
+    assert page.count("<math") == 1
+
+
+@pytest.mark.site
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (r"Let $\frac{1}$ be.", r"a.html: \frac{1}: Unexpected end of input"),
+        ("Let $x$.\n\n$$\n\\summ_u x\n$$", r"a.html: \summ_u x: "),
+        ("The bound\n$$\nx\n$$\nholds.", "a.html: a formula between $$ needs an empty line before and after it"),
+    ],
+)
+def test_a_wrong_formula_is_named_with_its_page(text: str, said: str, tmp_path: Path) -> None:
+    (wrong,) = formulas(text, tmp_path)[2]
+    assert wrong.startswith(said)
