@@ -162,3 +162,13 @@ def test_money_stays_text(tmp_path: Path) -> None:
 def test_a_wrong_formula_is_named_with_its_page(text: str, said: str, tmp_path: Path) -> None:
     (wrong,) = formulas(text, tmp_path)[2]
     assert wrong.startswith(said)
+
+
+@pytest.mark.site
+@pytest.mark.parametrize("name", ["privacy", "crossing"])
+def test_the_bounds_of_the_proofs_are_shown_as_formulas(name: str) -> None:
+    written = ROOT / "build" / "site" / site.THIS
+    page = (written / "proofs" / f"{name}.html").read_text()
+    marks = re.findall(r"^\$\$$", (ROOT / "docs" / "proofs" / f"{name}.md").read_text(), re.MULTILINE)
+    assert page.count('<math display="block"') == len(marks) / 2 > 9
+    assert not re.search(r"\\(sum|varepsilon|max|qquad)", page + (written / "search.json").read_text())
