@@ -61,12 +61,7 @@ _BATCHED = {
     "client": "it has more than 256 bytes of UTF-8",
     "value": "the type is not listed, it is not the value of the set, or it has more than 512 bytes of UTF-8",
 }
-_JOIN = {
-    **_BATCHED,
-    **dict.fromkeys(
-        ("presentation", "body"), "the type needs no credential, or one that this presentation does not show"
-    ),
-}
+_JOIN = {**_BATCHED, "presentation": "the type needs no credential, or one that this presentation does not show"}
 _BUCKET = "it is neither a bucket of the stack nor one of ReportBuckets"
 _PREFIX = "it has more than 900 bytes of UTF-8, or a control character"
 _PUBLICATION = {
