@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kanon.cost.workload import Workload
 
 
-FOR_ANY_TABLE = {"table", "prices", "measured", "markdown", "as_json"}
+FOR_ANY_TABLE = {"table", "prices", "measured", "as_json"}
 OF_A_VALUE = 32
 """Bytes of a value, if the type is listed and nobody says."""
 FOR_SCALE = FOR_ANY_TABLE | {"given", "types", "period"}
@@ -64,7 +64,6 @@ def cost(
         Shown | None,
         typer.Option(help="Show a table instead: scale (rates of joins), reports (sizes of jobs), elsewhere (others)."),
     ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the tables as Markdown.")] = False,
     as_json: Json = False,
 ) -> None:
     """Estimate the monthly bill of a workload by service, at list prices.
@@ -119,7 +118,7 @@ def cost(
     if as_json:
         show_json(estimate.document)
     else:
-        _show(estimate, markdown=markdown)
+        _show(estimate)
 
 
 @dataclass(frozen=True)
@@ -196,18 +195,15 @@ class CostEstimate:
         }
 
 
-def _show(estimate: CostEstimate, *, markdown: bool) -> None:
-    from rich.box import HEAVY_HEAD, MARKDOWN
+def _show(estimate: CostEstimate) -> None:
     from rich.console import Console
 
     typer.echo(estimate.summary)
     console = Console(width=120)
     for table in (_lines(estimate.made), _alternatives(estimate.made, estimate.others)):
-        table.box = MARKDOWN if markdown else HEAVY_HEAD
         with console.capture() as captured:
             console.print(table)
-        text = captured.get()
-        typer.echo("\n".join(line.rstrip() for line in text.strip().splitlines()) + "\n" if markdown else text)
+        typer.echo(captured.get())
     typer.echo(estimate.prices.summary)
 
 
