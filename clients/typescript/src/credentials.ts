@@ -42,7 +42,7 @@ export class PublicKey {
   }
 }
 
-/** What a person keeps, on all devices, in 64 bytes. Whoever gets them can compute all tags of the person, also past ones. */
+/** What a person keeps, on all devices, in 64 bytes. With them all tags of the person can be computed, also past ones. */
 export class Secrets {
   readonly #m1: bigint;
   readonly #r1: bigint;

@@ -62,12 +62,12 @@ interface Key {
 }
 
 /** The key of a service, as the relay and the service show it; or the answer of one that is busy. */
-async function keyOf(keys: Map<string, Key>, relay: string, service: string, signal: AbortSignal, anew: boolean) {
+async function keyOf(keys: Map<string, Key>, relay: string, service: string, signal: AbortSignal, again: boolean) {
   const before = keys.get(service);
-  if (before && !anew && Date.now() < before.until) return before;
+  if (before && !again && Date.now() < before.until) return before;
   const found: Response[] = [];
   for (const url of [relay, service]) {
-    const answer = await fetch(url + KEYS, { ...OUTER, signal, cache: anew ? "reload" : "default" });
+    const answer = await fetch(url + KEYS, { ...OUTER, signal, cache: again ? "reload" : "default" });
     if (REPEATED.includes(answer.status)) return answer;
     if (!answer.ok) throw refused("GET", KEYS, answer.status);
     found.push(answer);

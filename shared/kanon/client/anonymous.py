@@ -11,7 +11,7 @@ import os
 import secrets
 import threading
 import time
-from base64 import b32encode, urlsafe_b64decode, urlsafe_b64encode
+from base64 import b32encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +22,7 @@ from kanon.client.answers import Request, of, read_object, reading, request
 from kanon.client.auth import Auth
 from kanon.client.connection import Connection, Reply
 from kanon.client.errors import ApiError, KeysDifferError, RefusedError
+from kanon.client.values import SetId, decoded, encoded
 from kanon.clock import DAY, end_of_week, valid_weeks, week_of
 from kanon.disk import put_file
 from kanon.errors import Error
@@ -65,8 +66,8 @@ class _Wallet:
     credentials: Mapping[int, tuple[bytes, arc.Credential]]
 
     def encode(self) -> bytes:
-        weeks = {week: [_text(key), _text(held.encode())] for week, (key, held) in self.credentials.items()}
-        held = {"format": 1, "deployment": self.deployment, "secrets": _text(self.secrets.encode()), "weeks": weeks}
+        weeks = {week: [encoded(key), encoded(held.encode())] for week, (key, held) in self.credentials.items()}
+        held = {"format": 1, "deployment": self.deployment, "secrets": encoded(self.secrets.encode()), "weeks": weeks}
         return json.dumps(held).encode()
 
     @classmethod
@@ -95,7 +96,7 @@ class Anonymous:
     """A person's credential for one service.
 
     Attributes:
-        file: where it is kept, for this user alone. Whoever reads it can tell all sets that the person has joined.
+        file: where it is kept, for this user alone. Somebody who reads it can test which sets the person has joined.
         spread: each join waits a random time of up to so many seconds, so that joins are not linked by time; None: a
             step.
         now: Unix seconds.
@@ -145,7 +146,7 @@ class Anonymous:
             return
         context = credential_context(key.deployment, key.epoch)
         asked = arc.request(wallet.secrets, context, context)
-        body = {"epoch": key.epoch, "request": _text(asked.message), **_recovery(wallet, recovery)}
+        body = {"epoch": key.epoch, "request": encoded(asked.message), **_recovery(wallet, recovery)}
         call = request("POST", PATH, body)
         try:
             answer = read_object(call, account(call))
@@ -192,7 +193,7 @@ class Anonymous:
         key, credential = wallet.credentials[week]
         bound = session(wallet.deployment, key, week, "POST", type_, set_id, step)
         proof = arc.present(credential, tag_context(wallet.deployment, type_, set_id), bound)
-        return {"presentation": {"epoch": week, "step": step, "proof": _text(proof)}}
+        return {"presentation": {"epoch": week, "step": step, "proof": encoded(proof)}}
 
     def _read(self) -> _Wallet | None:
         try:
@@ -279,7 +280,7 @@ def _recovery(wallet: _Wallet, recovery: str | None) -> dict[str, str]:
     if recovery is None:
         return {}
     nonce, key = os.urandom(NONCE_BYTES), AESGCM(_code_key(wallet.deployment, recovery))
-    return {"recovery": _text(nonce + key.encrypt(nonce, wallet.secrets.encode(), None))}
+    return {"recovery": encoded(nonce + key.encrypt(nonce, wallet.secrets.encode(), None))}
 
 
 def _code_key(deployment: str, recovery: str) -> bytes:
@@ -295,12 +296,8 @@ def _code_key(deployment: str, recovery: str) -> bytes:
     return HKDF(SHA256(), 32, None, info).derive(code.encode())
 
 
-def _text(content: bytes) -> str:
-    return urlsafe_b64encode(content).rstrip(b"=").decode()
-
-
 def _bytes(text: str) -> bytes:
-    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    return decoded(SetId(text))
 
 
 __all__ = ["Anonymous", "ApiError", "EnrolmentError", "recovery_code"]

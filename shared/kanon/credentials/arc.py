@@ -100,7 +100,7 @@ class PublicKey:
 
 @dataclass(frozen=True, repr=False)
 class IssuerKey:
-    """What an issuer keeps. Whoever has it makes any number of credentials."""
+    """What an issuer keeps. With it one can make any number of credentials."""
 
     x0: int
     x1: int
@@ -134,7 +134,7 @@ class IssuerKey:
 
 @dataclass(frozen=True, repr=False)
 class Secrets:
-    """What a person keeps, on all devices. Whoever gets m1 can compute all tags of the person, also past ones."""
+    """What a person keeps, on all devices. With m1 all tags of the person can be computed, also past ones."""
 
     m1: int
     r1: int
@@ -291,7 +291,7 @@ def present(credential: Credential, tag_context: bytes, session: bytes, random: 
 
 @dataclass(frozen=True, repr=False)
 class Verifier:
-    """Checks presentations, with y = x0 + x2 m2. Whoever has it can also make credentials of its context."""
+    """Checks presentations, with y = x0 + x2 m2. With it one can also make credentials of its context."""
 
     y: int
     x1: int

@@ -9,7 +9,7 @@ from kanon.gate.mechanism.searches import Searches
 from kanon.gate.ranges import ListStep
 
 KEPT = 2
-"""The lists of a type that can be read: whoever has read a part of one can read the rest after the next tick."""
+"""The lists of a type that can be read: a reader of a part can read the rest after the next tick."""
 MOST_VALUES = 1000
 """Values of one page."""
 ROWS_A_GROUP = 20_000

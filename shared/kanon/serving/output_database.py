@@ -101,7 +101,7 @@ def _opened(file: Path) -> Iterator[Database]:
     """A connection. What was begun and not committed is undone.
 
     Raises:
-        ConfigurationError: it is no database, another process has it, or its library is missing.
+        ConfigurationError: it is no database, or another process has it.
     """
     connect, error = _library(file)
     try:
@@ -122,8 +122,6 @@ def _library(file: Path) -> tuple[Any, type[Exception]]:
         import sqlite3
 
         return (lambda path: sqlite3.connect(path, isolation_level=None)), sqlite3.Error
-    try:
-        import duckdb
-    except ModuleNotFoundError as error:
-        raise ConfigurationError("DuckDB is not installed: run `pip install duckdb`, or use a .db file") from error
+    import duckdb
+
     return (lambda path: duckdb.connect(str(path))), duckdb.Error
