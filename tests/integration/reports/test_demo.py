@@ -15,17 +15,20 @@ from kanon.demo.logs import generated_log
 from kanon.demo.released_log import ReleasedLog
 from kanon.demo.reported_log import Files, ReportedLog, Summary
 from kanon.gate.mechanism.bounds import guarantee
+from kanon.noise.words import NoiseKey
 from kanon.reports import avro
+from kanon.reports.aggregate import NoiseSecrets
 from kanon.reports.job import PrivacyParameters
 
 BOTH = PrivacyParameters("declared", Fraction(1)), PrivacyParameters("discover", Fraction(1), Fraction(1, 10**5))
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_process():
-    """Starting more takes longer than what they do here."""
+def one_process_and_one_noise():
+    """Starting more processes takes longer than what they do here; and a rare key would pass its threshold at times."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reported_log, "PROCESSES", 1)
+        patch.setattr(NoiseSecrets, "draw", lambda: NoiseSecrets(NoiseKey("fixed", bytes(32)), bytes(32)))
         yield
 
 
