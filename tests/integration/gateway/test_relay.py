@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from kanon.client import Bearer, Client, Connection, Headers, NoAnswerError, SetId
 from tests.integration.gateway.relayed import OBLIVIOUS
+from tests.integration.serving.guides import free_port
 from tests.integration.serving.machine import PERIOD, Machine, machine
 from tests.paths import ROOT
 
@@ -58,12 +59,6 @@ def _nginx() -> str:
     if found is None:
         pytest.fail("nginx was not found: install it with `sudo apt-get install nginx-light`")
     return found
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def _certificate(folder: Path) -> None:
@@ -117,7 +112,7 @@ def relay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Relay]:
         _certificate(tmp_path)
         monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "relay.pem"))
         (tmp_path / "cache").mkdir()
-        port = _free_port()
+        port = free_port()
         (tmp_path / "nginx.conf").write_text(_configuration(tmp_path, port, made.server.url))
         command = [_nginx(), "-p", str(tmp_path), "-e", str(tmp_path / "start"), "-c", str(tmp_path / "nginx.conf")]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

@@ -4,7 +4,7 @@ import os
 import socket
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from tests.paths import ROOT
@@ -36,7 +36,9 @@ def run_blocks(script: str, folder: Path, seconds: int) -> "subprocess.Completed
 
 
 def free_port() -> int:
-    """A port of loopback that nobody uses."""
-    with closing(socket.socket()) as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """A port of loopback that nobody uses: below those that the system gives to connections and other tests."""
+    for port in range(10_000 + os.getpid() % 20_000, 32_768):
+        with closing(socket.socket()) as found, suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no port is free")
