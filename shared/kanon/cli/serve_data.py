@@ -224,6 +224,8 @@ def serve_directory(
             enrolment = credentials.enrolment(directory, keys)
         if reporting is not None:
             opened.callback(reporting.close)
+        for number in (signal.SIGINT, signal.SIGTERM):  # before anything says that it runs
+            signal.signal(number, lambda *_: stop.set())
         with usable(place.port, place.host):
             running = Running(
                 directory, access, place.host, place.port, place.cors, reporting, gateway, lister, enrolment
@@ -233,8 +235,6 @@ def serve_directory(
         if _is_loopback(place.host) and sys.stderr.isatty():  # a log must not keep the token
             typer.echo(f"Console: {running.console.address(running.url)}", err=True)
         _say_who_may_call(place, credentials, any_key=bool(keys.all()))
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stop.set())
         stop.wait()
 
 
