@@ -1,8 +1,11 @@
 """The tree of errors, and those that a well-formed request can meet: their messages name no set and no client."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+
+MOST_NAME = 64
+"""Characters of an unknown name that is compared with the known ones: the time of a comparison grows with them."""
 
 
 class Error(Exception):
@@ -64,6 +67,14 @@ class UnreadableMessageError(KanonError):
 def reason(problem: Mapping[str, Any]) -> str:
     """The text of one problem in ``pydantic.ValidationError.errors()``, without pydantic's prefix."""
     return str(problem["msg"]).removeprefix("Value error, ")
+
+
+def meant(name: str, names: Iterable[str]) -> str:
+    """The known name that is nearest to an unknown one, as a part of a message; empty if none is near."""
+    import difflib  # only for an error
+
+    near = difflib.get_close_matches(name, names, 1) if len(name) <= MOST_NAME else []
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 class UnforeseenError(Error):

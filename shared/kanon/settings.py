@@ -5,11 +5,11 @@ The settings of a function combine small models, one per topic.
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from kanon.errors import ConfigurationError, reason
+from kanon.errors import ConfigurationError, meant, reason
 
 Seconds = Annotated[int, Field(ge=0, le=366 * 86_400)]
 
@@ -18,6 +18,15 @@ class Strict(BaseModel):
     """A part of a setting that is JSON. Unknown fields are an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, value: Any) -> Any:
+        unknown = [name for name in value if name not in cls.model_fields] if isinstance(value, dict) else []
+        if unknown:
+            known = ", ".join(cls.model_fields)
+            raise ValueError(f"there is no field {unknown[0]!r}{meant(unknown[0], cls.model_fields)}: it has {known}")
+        return value
 
 
 class Settings(BaseModel):

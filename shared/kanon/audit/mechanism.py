@@ -264,16 +264,16 @@ class AuditReport:
         return {"verdict": verdict, "alpha": self.alpha, "alpha_each": self.alpha_each, "checks": checks}
 
 
-def judge(fits: Sequence[Fit], others: Iterable[Check] = (), alpha: float = ALPHA) -> AuditReport:
-    """The verdict. Each of n tests has the level ``alpha / n`` (Bonferroni), so together they err at most at alpha."""
-    each = alpha / max(1, len(fits))
+def judge(fits: Sequence[Fit], others: Iterable[Check] = ()) -> AuditReport:
+    """The verdict. Each of n tests has the level ``ALPHA / n`` (Bonferroni), so together they err at most at ALPHA."""
+    each = ALPHA / max(1, len(fits))
     checks = [
         Check(
             fit.name, fit.subject, fit.path, passed=fit.outcome.p_value >= each, threshold=each, **asdict(fit.outcome)
         )
         for fit in fits
     ]
-    return AuditReport((*checks, *others), alpha, each)
+    return AuditReport((*checks, *others), ALPHA, each)
 
 
 # -------------------------------------------------------------------- crossing steps: statistical tests

@@ -1,5 +1,6 @@
 """``kanon gate``: counts the new rows of a log, and says which sets turned true or false."""
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,7 +64,7 @@ def gate(
         reading, named = log_reading(dates, skip_bad_rows), log_columns(columns)
         given = given_of(type_, types_file, period)
         before = None if table is None else _written(table, data)
-        with _opened(data, given, before, now) as directory:
+        with _taken_back_if_new(data), _opened(data, given, before, now) as directory:
             through = -1 if before is None else before.step
             with working("counting the rows"):
                 ran = gating.run(directory, read_batches(joins, named, reading), now, through)
@@ -94,6 +95,20 @@ def _written(out: Path, data: Path) -> "Written | None":
             f" time costs every client more privacy. If it is lost, choose another name for --out"
         )
     return before
+
+
+@contextmanager
+def _taken_back_if_new(data: Path) -> Iterator[None]:
+    """Empty a directory that this run made if the log cannot be read: the next run may then have other types."""
+    from kanon.joinlog import LogError
+
+    new = not data.exists() or not any(data.iterdir())
+    try:
+        yield
+    except LogError:
+        for each in data.iterdir() if new else ():
+            shutil.rmtree(each) if each.is_dir() else each.unlink()
+        raise
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from kanon.joinlog import STANDARD_INPUT, Columns, Join, LogError, LogReading, r
 
 HOUR = 3600
 DAY = 24 * HOUR
+GENERATED_FROM = 1_767_225_600
+"""The start of generated logs: the first second of 2026."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,7 @@ def read_log(
     return JoinLog(title, int(joins[0].time // HOUR * HOUR), joins)
 
 
-def generated_log(
-    seed: int, days: int = 45, joins: int = 52_000, sets: int = 400, start: int = 1_767_225_600
-) -> JoinLog:
+def generated_log(seed: int, days: int = 45, joins: int = 52_000, sets: int = 400) -> JoinLog:
     """A log with heavy-tailed popularity, sets that grow and fade, and clients that come back.
 
     Set number r gets joins in proportion to ``r ** -1.1``; its activity rises and falls around a
@@ -78,10 +78,10 @@ def generated_log(
         audience = max(3, int(count * random.uniform(0.5, 1.2)))
         clients = (audience * random.power(1.6, size=count)).astype(int)
         found += [
-            Join(start + float(moment), f"set-{number:03}", f"{number}-{client}")
+            Join(GENERATED_FROM + float(moment), f"set-{number:03}", f"{number}-{client}")
             for moment, client in zip(moments, clients, strict=True)
         ]
-    return JoinLog(f"generated log, seed {seed}", start, sorted(found))
+    return JoinLog(f"generated log, seed {seed}", GENERATED_FROM, sorted(found))
 
 
 def _moments(random: np.random.Generator, count: int, peak: float, width: float, days: int) -> np.ndarray:

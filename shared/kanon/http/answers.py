@@ -1,10 +1,12 @@
 """Models of request bodies and answers: camelCase on the wire, and one format for every error."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, model_validator
 from pydantic.alias_generators import to_camel
+
+from kanon.errors import meant
 
 # API Gateway itself answers 401, 403 and 429, and some 500 and 503, in its own format (docs/reference/api.md).
 STATUS_NAMES = {
@@ -23,8 +25,6 @@ STATUS_NAMES = {
 
 STORED: dict[str, Any] = {"stored": True}
 """The context of validation for a stored body. Earlier versions accepted unknown fields: they are ignored."""
-MOST_NAME = 64
-"""Characters of an unknown name that is compared with the known ones: the time of a comparison grows with them."""
 
 
 class Body(BaseModel):
@@ -51,14 +51,6 @@ def unknown_field(name: str, names: Sequence[str]) -> str:
     """What to change about an unknown field. Its name is a part of the request, so it is not repeated."""
     listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
     return f"a field is unknown{meant(name, names)}: give only {listed} there"
-
-
-def meant(name: str, names: Iterable[str]) -> str:
-    """The known name that is nearest to an unknown one, as a part of a message; empty if none is near."""
-    import difflib  # only for an error
-
-    near = difflib.get_close_matches(name, names, 1) if len(name) <= MOST_NAME else []
-    return f" (did you mean {near[0]}?)" if near else ""
 
 
 class AnswerBody(BaseModel):
@@ -111,5 +103,6 @@ def error_answer(code: int, message: str, *details: Problem) -> ErrorAnswer:
     return ErrorAnswer(error=error)
 
 
+UNKNOWN_CALLER = error_answer(401, "send a valid key or token of this service as Authorization: Bearer ...")
 NOWHERE = error_answer(404, "no such path or method: GET /openapi.json describes them")
 NOT_NOW = error_answer(503, "the service is temporarily unavailable; retry after the time in Retry-After")

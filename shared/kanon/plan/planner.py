@@ -214,11 +214,11 @@ class Plan:
         }
 
 
-def zone(parameters: Parameters, confidence: float = CONFIDENCE) -> tuple[int, int]:
-    """The highest count false for a whole instance and the lowest true immediately, with ``confidence``."""
+def zone(parameters: Parameters) -> tuple[int, int]:
+    """The highest count false for a whole instance and the lowest true immediately, with ``CONFIDENCE``."""
     counts = np.arange(parameters.never_true_below - 1, parameters.surely_true_from + 1)
-    false = never_at_constant(parameters, counts, parameters.window) >= confidence + _ROUNDING
-    true = 1 - never_at_constant(parameters, counts, 1) >= confidence + _ROUNDING
+    false = never_at_constant(parameters, counts, parameters.window) >= CONFIDENCE + _ROUNDING
+    true = 1 - never_at_constant(parameters, counts, 1) >= CONFIDENCE + _ROUNDING
     return int(counts[false].max()), int(counts[true].min())
 
 

@@ -4,7 +4,7 @@
     made = release("joins.csv", Spec(groups=("set",), epsilon=Fraction(1), delta=Fraction("1e-6")),
                    Ledger.at("kanon-ledger"), dataset="joins")
 
-Needs the extra ``release``. No part of this runs in the service.
+Needs the extra ``desk``. No part of this runs in the service.
 """
 
 from kanon.release.ledger import Ledger

@@ -18,11 +18,11 @@ Pairs = Iterable[tuple[int, int]]
 _ROOT_BITS = 256
 
 
-def hockey_stick(pairs: Pairs, epsilon: Fraction, total: int = TOTAL) -> Fraction:
-    """``sum max(0, P - e**epsilon Q)`` for weights that sum to ``total``, rounded up by less than 2^-200."""
+def hockey_stick(pairs: Pairs, epsilon: Fraction) -> Fraction:
+    """``sum max(0, P - e**epsilon Q)`` for weights that sum to 2^64, rounded up by less than 2^-200."""
     low, _ = exp_bounds(epsilon)
     top, bottom = low.numerator, low.denominator
-    return Fraction(sum(max(0, p * bottom - q * top) for p, q in pairs), bottom * total)
+    return Fraction(sum(max(0, p * bottom - q * top) for p, q in pairs), bottom * TOTAL)
 
 
 def shift_delta(table: Table, shift: int, epsilon: Fraction) -> Fraction:

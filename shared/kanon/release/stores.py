@@ -7,14 +7,15 @@ returns. So two processes cannot both spend the rest of a budget. A secret is du
 import fcntl
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
+from kanon.created import flush
+from kanon.disk import put_file
 from kanon.release.errors import LedgerError
 
 BEGINNING = "0" * 64
@@ -120,7 +121,7 @@ class FileStore:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             if new:
-                sync_directory(self._path.parent)
+                flush(self._path.parent)
             yield handle
         finally:
             os.close(handle)
@@ -138,15 +139,6 @@ def _write(handle: int, content: bytes, at: int) -> None:
     while content:
         written = os.pwrite(handle, content, at)
         content, at = content[written:], at + written
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 _SECRET_NAME = re.compile(r"[a-z0-9-]{1,100}")
@@ -180,19 +172,8 @@ class FileSecrets:
 
     def keep(self, name: str, secret: bytes) -> bytes:
         """Keep a secret. Its file appears only when it is complete; file and name are flushed before this returns."""
-        path = self._path(name)
-        part = path.with_name(f".{name}.{secrets.token_hex(8)}")
         try:
-            handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            try:
-                _write(handle, secret, 0)
-                os.fsync(handle)
-            finally:
-                os.close(handle)
-            with suppress(FileExistsError):
-                os.link(part, path)
-            part.unlink()
-            sync_directory(self._directory)
+            put_file(self._path(name), secret)
         except OSError as error:
             raise LedgerError(f"the secret {name} cannot be written: {error.strerror}") from error
         kept = self.find(name)
@@ -204,7 +185,7 @@ class FileSecrets:
         """Remove the file of a secret."""
         try:
             self._path(name).unlink(missing_ok=True)
-            sync_directory(self._directory)
+            flush(self._directory)
         except OSError as error:
             raise LedgerError(f"the secret {name} cannot be destroyed: {error.strerror}") from error
 

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from kanon.risk.errors import RiskError
 from kanon.risk.hashing import Hashes, estimate, index_and_rank
 
-DEFAULT_SIZE = 2_048
 MOST_EXACT = 128
 """Users of a value that are kept exactly."""
 REGISTER_BITS = 10

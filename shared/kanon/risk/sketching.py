@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kanon.noise.words import length_prefixed
 from kanon.risk.errors import RiskError
 from kanon.risk.hashing import Hashes, HashKey
-from kanon.risk.khll import DEFAULT_SIZE, Sketch, empty, from_pairs, merge
+from kanon.risk.khll import Sketch, empty, from_pairs, merge
 
 if TYPE_CHECKING:
     from kanon.joinlog import LogReading
@@ -35,37 +35,13 @@ class Sketched:
     left_out: int
 
 
-def sketch(
-    source: str | Path,
-    value: str | Sequence[str],
-    user: str = "client",
-    *,
-    key: HashKey | None = None,
-    size: int = DEFAULT_SIZE,
-) -> Sketch:
-    """The sketch of one value column, or of the combinations of several.
-
-    Args:
-        source: a CSV, JSON or Parquet file.
-        value: a column, or columns.
-        user: the column that names the owner of a row.
-        key: the hashing key; by default a fresh one, with which no other sketch can be joined.
-        size: K, the number of kept values.
-
-    Raises:
-        RiskError: the file or a row of it cannot be read, or it has no rows.
-    """
-    columns = (value,) if isinstance(value, str) else tuple(value)
-    return sketches(Path(source), [columns], user, key=key or HashKey.fresh(), size=size)[0].sketch
-
-
 def sketches(
     source: Path,
     values: Sequence[tuple[str, ...]],
     user: str,
     *,
     key: HashKey,
-    size: int = DEFAULT_SIZE,
+    size: int,
     reading: "LogReading | None" = None,
 ) -> list[Sketched]:
     """A sketch for each combination of columns, in one pass over the log.

@@ -46,7 +46,6 @@ class TypeOutcome:
         crossings_reached: those with an exact count of at least k in that step.
         touched: (set, step) with joins: evaluations without wake-ups.
         true_by_count: true answers by exact count; the last entry includes all larger counts.
-        missed_by_count: false answers by exact count, from k on.
         true_changes, reached_changes, members_changes: by step, the change of the number of sets that read true, of
             sets with an exact count of at least k, and of members kept.
         rejoining: the classes of all clients in all sets.
@@ -72,7 +71,6 @@ class TypeOutcome:
     touched: int
     delays: Ints
     true_by_count: Ints
-    missed_by_count: Ints
     true_changes: Ints
     reached_changes: Ints
     members_changes: Ints
@@ -156,16 +154,12 @@ def outcome_of(
     ever = np.isin(touched.sets, crossings.sets)
 
     held = true.overlap(key(exact.sets, exact.begins), key(exact.sets, exact.ends))
-    lengths = exact.ends - exact.begins
     reached = exact.counts >= parameters.k
     reach = exact.where(reached)
-    capped = np.minimum(exact.counts, most_counted(parameters))
-
-    def by_count(values: Ints) -> Ints:
-        return np.bincount(capped, values, minlength=most_counted(parameters) + 1).astype(np.int64)
 
     answers_true = int((ends - begins).sum())
-    true_by_count = by_count(held)
+    most = most_counted(parameters)
+    true_by_count = np.bincount(np.minimum(exact.counts, most), held, minlength=most + 1).astype(np.int64)
     true_by_count[0] = answers_true - int(held.sum())
 
     first_reach = _heads(reach.sets)
@@ -191,7 +185,7 @@ def outcome_of(
         joins_at_true=int(touched.joins[is_true].sum()),
         answers=answers,
         answers_true=answers_true,
-        answers_reached=int(lengths[reached].sum()),
+        answers_reached=int((reach.ends - reach.begins).sum()),
         answers_both=int(held[reached].sum()),
         sets_reached=len(first_reach),
         lost=len(lost),
@@ -201,7 +195,6 @@ def outcome_of(
         touched=len(touched.sets),
         delays=delays,
         true_by_count=true_by_count,
-        missed_by_count=by_count(np.where(reached, lengths - held, 0)),
         true_changes=changes(crossings.begins, crossings.ends),
         reached_changes=changes(reach.begins, reach.ends),
         members_changes=changes(runs.begins, runs.ends) - changes(over_kept.begins, over_kept.ends, dropped),

@@ -18,9 +18,10 @@ from kanon.risk.hashing import HashKey
 from kanon.risk.khll import merge, to_bytes
 from kanon.risk.scan import batches
 from kanon.risk.sketch_leak import leak, users_of
-from kanon.risk.sketching import of_batches, sketch
+from kanon.risk.sketching import of_batches
 from kanon.risk.uniqueness import curve
 from tests.paths import REAL_LOG
+from tests.unit.risk.made import sketch_of_file
 
 pytestmark = pytest.mark.skipif(not REAL_LOG.exists(), reason="the real join log is not beside the checkout")
 
@@ -77,7 +78,7 @@ def test_over_31_keys_the_curve_is_within_its_standard_errors() -> None:
 
 
 def test_the_log_in_seven_parts_merges_in_any_order_to_the_same_bytes(tmp_path: Path) -> None:
-    whole = to_bytes(sketch(REAL_LOG, "set", key=key(0)))
+    whole = to_bytes(sketch_of_file(REAL_LOG, ("set",), key(0)))
     header, *lines = rows()
     random = Random(7)
     owner = [random.randrange(7) for _ in lines]
@@ -86,7 +87,7 @@ def test_the_log_in_seven_parts_merges_in_any_order_to_the_same_bytes(tmp_path: 
         path = tmp_path / f"{part}.csv"
         with path.open("w", newline="") as text:
             csv.writer(text).writerows([header, *(line for line, own in zip(lines, owner, strict=True) if own == part)])
-        parts.append(sketch(path, "set", key=key(0)))
+        parts.append(sketch_of_file(path, ("set",), key(0)))
     for _ in range(10):
         random.shuffle(parts)
         assert to_bytes(reduce(merge, parts)) == whole

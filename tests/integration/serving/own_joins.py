@@ -125,7 +125,7 @@ def unreferenced(directory: Directory) -> set[str]:
     parts = {path.name for path in directory.parts.folder.iterdir()} ^ named
     oldest = min((manifest.step for manifest in manifests), default=0)
     joins = {str(step) for step in directory.log.steps() if step <= oldest}
-    expected = {"control.db", "arrivals.db", "lock", "log", "parts", "secrets"}
+    expected = {"control.db", "arrivals.db", "lock", "log", "parts", "secrets", "seen"}
     others = {path.name.removesuffix("-wal").removesuffix("-shm") for path in directory.path.iterdir()} - expected
     with Arrivals.of(directory.path) as arrivals:
         waiting = {f"waiting {step}" for (step,) in arrivals.database.execute("SELECT step FROM waiting")}

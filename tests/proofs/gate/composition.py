@@ -13,8 +13,8 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from kanon.gate.mechanism.exact_law import first_crossing_exact
 from kanon.noise.laws import Law
+from tests.exact_law import first_crossing_exact
 from tests.proofs.gate.enumeration import Claim, Floats, Ratio, Small, describe
 
 FLAT = 1e-15

@@ -13,9 +13,9 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from kanon.gate.mechanism.exact_law import first_crossing_exact
 from kanon.noise.laws import Law
 from kanon.noise.words import TOTAL
+from tests.exact_law import first_crossing_exact
 from tests.proofs.gate.composition import CHUNK, NOTHING, Claims, Edge, edge_of, tests_of
 from tests.proofs.gate.enumeration import Claim, Floats, Ratio, Small
 

@@ -13,10 +13,11 @@ from itertools import combinations, product
 import numpy as np
 from numpy.typing import NDArray
 
-from kanon.gate.mechanism.exact_law import first_crossing, first_crossing_exact
+from kanon.gate.mechanism.exact_law import first_crossing
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.noise.exact import exp_bounds
 from kanon.noise.laws import SHAPES, Law, Shape, one_sided, two_sided
+from tests.exact_law import first_crossing_exact
 
 Floats = NDArray[np.float64]
 

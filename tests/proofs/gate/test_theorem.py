@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from kanon.gate.mechanism.bounds import interval_aware, watching
-from kanon.gate.mechanism.exact_law import first_crossing_exact
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.noise.laws import Shape, one_sided, two_sided
+from tests.exact_law import first_crossing_exact
 from tests.proofs.gate.composition import Claims, of_one_join, pairs, worst
 from tests.proofs.gate.enumeration import Claim, Small, largest, mechanisms, wide
 

@@ -114,11 +114,11 @@ def test_a_service_with_a_wrong_restart_after_the_crossing_is_rejected(name):
 def test_a_service_with_the_noise_of_another_search_is_rejected_without_statistics(name):
     """A few sets show it: each one has only one right answer under these noise keys."""
     with in_service(name):
-        assert rejected(AFTER_CROSSINGS, 20) >= {"the definition under the same noise keys"}
+        assert rejected(AFTER_CROSSINGS, 8) >= {"the definition under the same noise keys"}
 
 
 def test_a_service_that_restarts_after_the_crossing_obeys_the_exact_law():
-    report = judge(*audit_service(AFTER_CROSSINGS, 20, SEED))
+    report = judge(*audit_service(AFTER_CROSSINGS, 8, SEED))
     assert report.passed, [check for check in report.checks if not check.passed]
     assert sum(check.name.startswith(("probe", "an outage")) for check in report.checks) == 10
 

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from kanon.gate.mechanism.bounds import guarantee
-from kanon.gate.mechanism.exact_law import false_after_silence, first_crossing, first_crossing_exact
+from kanon.gate.mechanism.exact_law import false_after_silence, first_crossing
 from kanon.gate.mechanism.parameters import CrossingRestart, InvalidParametersError, Parameters, usual_epoch
 from kanon.gate.parts import PADDING, Part, encode
 from kanon.gate.types import read_types
 from kanon.noise.bound import Bound
 from kanon.plan import planner
 from kanon.plan.planner import Plan, Target, decimal_text, law_as_json, profile_plan, restart_as_json
+from tests.exact_law import first_crossing_exact
 from tests.unit.examples import ONE_SIDED, SMALL
 
 best_plan, compare = cache(planner.best_plan), cache(planner.compare)

@@ -302,17 +302,25 @@ def test_a_run_that_ends_at_any_write_is_continued_with_one_spend_and_one_result
 
 def test_the_secret_is_durable_before_the_spend_and_the_spend_before_the_draw(place, monkeypatch):
     order = []
-    real_fsync, named = os.fsync, Tape._named
+    real_fsync, real_link, named = os.fsync, os.link, Tape._named
 
     def fsync(handle):
-        order.append(Path(f"/proc/self/fd/{handle}").readlink().name.strip(".").split("-")[0])
+        file = Path(f"/proc/self/fd/{handle}").readlink()
+        order.append("a secret" if file.suffix == ".part" else file.name)
         real_fsync(handle)
 
+    def link(file, place):
+        order.append(place.name.split("-")[0])
+        real_link(file, place)
+
     monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "link", link)
     monkeypatch.setattr(Tape, "_named", lambda *where: order.append("draw") or named(*where))
     made(place)
     steps = [step for step, before in zip(order, [None, *order], strict=False) if step != before]
-    assert steps == ["sampling", "secrets", "noise", "secrets", "ledger", "ledger.jsonl", "draw"]
+    assert steps == [
+        "a secret", "sampling", "secrets", "a secret", "noise", "secrets", "ledger", "ledger.jsonl", "draw"
+    ]  # fmt: skip
 
 
 def test_two_processes_cannot_both_spend_the_last_of_a_budget(place):

@@ -1,12 +1,21 @@
-"""Sketches of given hashes."""
+"""Sketches of given hashes, and of a log."""
+
+from pathlib import Path
 
 import numpy as np
 
-from kanon.risk.hashing import Hashes
+from kanon.risk.hashing import Hashes, HashKey
 from kanon.risk.khll import Sketch, from_pairs
+from kanon.risk.sketching import sketches
 
 
 def sketch_of(values: Hashes, users: Hashes, size: int, key_check: bytes) -> Sketch:
     """The sketch of a log whose rows are given as hashes of their value and their user."""
     kept, position, rows = np.unique(values, return_inverse=True, return_counts=True)
     return from_pairs(kept, rows, position, users, size, key_check, len(values))
+
+
+def sketch_of_file(source: Path, columns: tuple[str, ...], key: HashKey, size: int = 2_048) -> Sketch:
+    """The sketch of the combinations of some columns of a log; its users are in the column ``client``."""
+    (made,) = sketches(source, [columns], "client", key=key, size=size)
+    return made.sketch

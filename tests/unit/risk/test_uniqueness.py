@@ -3,11 +3,11 @@ import math
 import numpy as np
 import pytest
 
-from kanon.gate.mechanism.exact_law import first_crossing_exact
 from kanon.gate.mechanism.parameters import InvalidParametersError, Parameters, profile
 from kanon.risk.khll import Sketch, empty
 from kanon.risk.sketching import Sketched
 from kanon.risk.uniqueness import ColumnUniqueness, curve, lost_at, report, through_service
+from tests.exact_law import first_crossing_exact
 from tests.unit.risk.made import sketch_of
 
 CHECK = b"12345678"

@@ -108,7 +108,6 @@ class Recount:
         true_sets = {name for name, history in self.statuses.items() if any(s for s, _ in history.values())}
         cap = most_counted(p)
         by_count = Counter(min(count, cap) for status, count in answers if status)
-        missed = Counter(min(count, cap) for status, count in answers if not status and count >= p.k)
         costly = {n for n, h in self.statuses.items() if any(count >= p.never_true_below for _, count in h.values())}
         of_client = Counter(client for _, client in {(j.set, j.client) for _, j in joins if j.set in costly})
         of_hash = {int.from_bytes(part.digest(c.encode())[:8], "big", signed=True): n for c, n in of_client.items()}
@@ -130,7 +129,6 @@ class Recount:
             "crossings_reached": sum(count >= p.k for count in crossings),
             "touched": len({(step, join.set) for step, join in joins}),
             "true_by_count": [by_count[count] for count in range(cap + 1)],
-            "missed_by_count": [missed[count] for count in range(cap + 1)],
             "costly_sets": len(costly),
             "costly": [sorted(of_hash), [of_hash[name] for name in sorted(of_hash)]],
         }

@@ -2,14 +2,12 @@
 
 An instance of w steps has only w + 1 outcomes, "crosses at step j" for j < w and "never", so nothing needs
 simulation: ``P(j) = sum_u p1(u) prod_{i<j} P(nu < k+u-c_i) P(nu >= k+u-c_j)``, with p1 the threshold law and c_i
-the count at step i. Curves, searches and the audit use numpy (absolute error below 1e-14); certificates use exact
-rationals.
+the count at step i. The absolute error is below 1e-14.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
@@ -17,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.noise.laws import Law
-from kanon.noise.words import TOTAL, WORD_BITS
+from kanon.noise.words import TOTAL
 
 Floats = NDArray[np.float64]
 
@@ -215,21 +213,3 @@ def _convolved(a: Floats, b: Floats) -> Floats:
     size = 1 << (2 * len(a) - 1).bit_length()
     found: Floats = np.fft.irfft(np.fft.rfft(a, size) * np.fft.rfft(b, size), size)[: len(a)]
     return found
-
-
-def first_crossing_exact(parameters: Parameters, counts: Sequence[int]) -> tuple[Fraction, ...]:
-    """:func:`first_crossing` of one sequence in exact rationals."""
-    below = (0, *parameters.query_law.cumulative)
-    lowest = parameters.query_law.min
-    crossing = [0] * len(counts)
-    never = 0
-    for u in range(parameters.threshold_law.min, parameters.threshold_law.max + 1):
-        survives = parameters.threshold_law.weight(u)
-        for j, count in enumerate(counts):
-            misses = below[min(max(parameters.k + u - count - lowest, 0), len(below) - 1)]
-            crossing[j] += survives * (TOTAL - misses)
-            survives *= misses
-        never += survives
-    numerators = (*crossing, never)
-    bits = [WORD_BITS * (j + 2) for j in range(len(counts))] + [WORD_BITS * (len(counts) + 1)]
-    return tuple(Fraction(n, 1 << b) for n, b in zip(numerators, bits, strict=True))

@@ -125,14 +125,6 @@ class Parameters:
         """
         return self.window if self.restart is None else self.restart.epoch + self.restart.hold
 
-    @property
-    def two_crossings(self) -> int:
-        """The largest number of steps in which a set has at most two crossings.
-
-        On a grid these are in two instances. With restart after the crossing they are a hold apart.
-        """
-        return self.window if self.restart is None else 2 * self.restart.hold
-
     def stale_after(self, max_stale: int) -> int | None:
         """So many steps after the visible step, its answers are refused; None if they never are.
 

@@ -71,8 +71,6 @@ class Trigger:
         pieces: pieces of keys.
         amounts: what it adds, by the name of the source's key.
         event: its event-level part; None for none.
-        tells_source_day: whether reports show, in clear, the day of the newest source that matches, whether or not it
-            has budget left; or the trigger's day if none matches.
 
     Raises:
         ValueError: a piece or a value does not fit its field. This is checked before any source is looked at: an error
@@ -85,7 +83,6 @@ class Trigger:
     pieces: tuple[KeyPiece, ...] = ()
     amounts: Mapping[str, int] = field(default_factory=dict)
     event: EventTrigger | None = None
-    tells_source_day: bool = False
 
     def __post_init__(self) -> None:
         for piece in self.pieces:
@@ -175,14 +172,12 @@ def add_trigger(attribution: Attribution, device: Device, trigger: Trigger, dela
     """
     matching = [place for place, registered in enumerate(device) if _matches(registered.source, trigger)]
     matching.sort(key=lambda place: (device[place].source.time, place), reverse=True)
-    # Which sources have budget left depends on earlier contributions: the clear fields must not.
-    day = device[matching[0]].source.time if matching else trigger.time
     pairs: tuple[Contribution, ...] = ()
     device, found = _first(device, matching, lambda registered: _charge(attribution, registered, trigger))
     if found is not None:
         pairs = contributions_of(device[found].source, trigger)
     device, _ = _first(device, matching, lambda registered: _record(registered, trigger))
-    return Attributed(device, _report(trigger, day, pairs, delay), found)
+    return Attributed(device, _report(trigger, pairs, delay), found)
 
 
 def _matches(source: Source, trigger: Trigger) -> bool:
@@ -238,15 +233,10 @@ def _record(registered: Registered, trigger: Trigger) -> Registered | None:
     return replace(registered, events=record(registered.events, trigger.event, trigger.time - registered.source.time))
 
 
-def _report(trigger: Trigger, day: int, pairs: tuple[Contribution, ...], delay: int) -> ClientReport | None:
-    """The report of the trigger; ``day``: a time on the day that it shows if asked to."""
+def _report(trigger: Trigger, pairs: tuple[Contribution, ...], delay: int) -> ClientReport | None:
+    """The report of the trigger. Its clear fields do not depend on a source, nor on earlier contributions."""
     if not trigger.asks_for_report:
         return None
     return ClientReport(
-        pairs,
-        trigger.time + delay,
-        trigger.reporting_origin,
-        "attribution-reporting",
-        trigger.destination,
-        day // DAY * DAY if trigger.tells_source_day else None,
+        pairs, trigger.time + delay, trigger.reporting_origin, "attribution-reporting", trigger.destination
     )

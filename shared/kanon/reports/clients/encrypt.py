@@ -52,7 +52,6 @@ class ClientReport:
         reporting_origin: the origin that collects it, ``https://host``.
         api: the api of the client.
         destination: the site of the trigger; attribution only.
-        source_registration: the day of the source (its first millisecond, UTC); attribution, if asked for.
     """
 
     contributions: tuple[Contribution, ...]
@@ -60,7 +59,6 @@ class ClientReport:
     reporting_origin: str
     api: Api
     destination: str | None = None
-    source_registration: int | None = None
 
     @property
     def is_null(self) -> bool:
@@ -93,7 +91,6 @@ def encrypt(
     Raises:
         PayloadError: more contributions than slots, or a number does not fit the layout.
     """
-    day = report.source_registration
     shared_info = SharedInfo(
         report.api,
         "0.1" if layout.id_bytes is None else "1.0",
@@ -101,7 +98,6 @@ def encrypt(
         report.reporting_origin,
         report.scheduled // SECOND,
         report.destination,
-        None if day is None else day // SECOND,
     ).text()
     key = choose(keys)
     return avro.Report(seal(encode(report.contributions, layout), key.key, shared_info), key.id, shared_info)

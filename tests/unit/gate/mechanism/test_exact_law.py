@@ -14,7 +14,6 @@ from kanon.gate.mechanism.exact_law import (
     Span,
     false_after_silence,
     first_crossing,
-    first_crossing_exact,
     given_threshold,
     never_at_constant,
     over_span,
@@ -23,6 +22,7 @@ from kanon.gate.mechanism.parameters import PROFILES, CrossingRestart, Parameter
 from kanon.gate.mechanism.searches import Search, Searches
 from kanon.noise.laws import one_sided, two_sided
 from tests.divergence import hockey_stick, hockey_stick_exact, two_instances
+from tests.exact_law import first_crossing_exact
 from tests.unit.examples import ONE_SIDED, SMALL
 
 

@@ -1,16 +1,16 @@
-"""docs/explanation/how-it-works.md: its program runs and prints what the page shows."""
+"""examples/mechanism: the program of docs/explanation/how-it-works.md prints what it says."""
 
-import re
+import ast
 
 import pytest
 
 from tests.paths import ROOT
 
-TEXT = (ROOT / "docs" / "explanation" / "how-it-works.md").read_text()
-PAGE = TEXT.partition("## The mechanism in your own program")[2]
+PROGRAM = ROOT / "examples" / "mechanism" / "mechanism.py"
 
 
-def test_the_program_of_the_page_prints_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    program, shown = re.findall(r"```(?:python)?\n(.*?)```", PAGE, re.DOTALL)
-    exec(compile(program, "docs/explanation/how-it-works.md", "exec"), {})
-    assert capsys.readouterr().out == shown
+def test_the_program_prints_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
+    text = PROGRAM.read_text()
+    said = (ast.get_docstring(ast.parse(text)) or "").partition("It prints: ")[2]
+    exec(compile(text, str(PROGRAM), "exec"), {})
+    assert capsys.readouterr().out == f"{said}\n"

@@ -168,15 +168,3 @@ def test_a_crossing_is_needed_for_its_memory_at_most_and_for_the_search_after_it
         for step in range(10 + parameters.memory, 10 + parameters.memory + 3 * epoch):
             assert searches.at(step, 10) == searches.at(step, None)
     assert SMALL.memory == SMALL.window
-
-
-@pytest.mark.parametrize("parameters", [SMALL, *(shaped(*shape) for shape in SHAPES)])
-def test_no_set_has_more_than_two_crossings_in_as_many_steps_as_a_replay_compares(parameters: Parameters) -> None:
-    def most(searches: Searches, step: int, crossing: int | None, left: int) -> int:
-        """The most crossings in the next ``left`` steps, if a set crosses as often as it can."""
-        first = max(step, searches.at(step, crossing).first)
-        return 0 if first >= step + left else 1 + most(searches, first + 1, first, left - (first + 1 - step))
-
-    for phase in range(parameters.cycle):
-        searches = Searches(parameters, phase)
-        assert max(most(searches, step, None, parameters.two_crossings) for step in range(parameters.cycle)) <= 2

@@ -102,15 +102,6 @@ def test_the_sparsity_bound_counts_reports_with_a_value():
     assert run([source()], *[trigger(value) for value in values], attribution=bounded)[0] == [0, 1, 0, 1, 0]
 
 
-def test_the_day_of_the_source_is_reported_only_if_the_trigger_asks_for_it():
-    start = 3 * DAY + 5
-    _, (silent, told) = run([source(start)], trigger(time=5 * DAY), trigger(11, time=5 * DAY, tells_source_day=True))
-
-    assert silent.report.source_registration is None
-    assert told.report.is_null
-    assert told.report.source_registration in {3 * DAY, 5 * DAY}
-
-
 def test_what_a_report_shows_in_clear_does_not_depend_on_any_contribution():
     """Every choice of values for three triggers, and whether the source of each still has budget."""
     sources = [
@@ -121,7 +112,7 @@ def test_what_a_report_shows_in_clear_does_not_depend_on_any_contribution():
     shown = set()
     for values in product((0, 1, 5, 10, 11), repeat=3):
         triggers = [
-            trigger(value, 3 * DAY + n * DAY, destination=place, tells_source_day=True)
+            trigger(value, 3 * DAY + n * DAY, destination=place)
             for n, (value, place) in enumerate(zip(values, (SHOP, OTHER, SHOP), strict=True))
         ]
         _, outcomes = run(sources, *triggers)

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from kanon.reports.clients.encrypt import DAY, MAX_KEY_AGE, ClientReport, encrypt, usable_keys
+from kanon.reports.clients.encrypt import MAX_KEY_AGE, ClientReport, encrypt, usable_keys
 from kanon.reports.clients.sending import outgoing
 from kanon.reports.payload import (
     Contribution,
@@ -48,11 +48,11 @@ def test_a_null_report_has_the_same_length_and_clear_fields_as_other_reports():
 
 
 def test_clear_fields_have_the_form_that_the_service_reads():
-    attribution = ClientReport(PAIRS, 5_500, "https://report.test", "attribution-reporting", "https://shop.test", DAY)
+    attribution = ClientReport(PAIRS, 5_500, "https://report.test", "attribution-reporting", "https://shop.test")
     info = parse(encrypt(attribution, KEYS, PayloadLayout(20, None)).shared_info)
 
     assert (info.api, info.version, info.scheduled_report_time) == ("attribution-reporting", "0.1", 5)
-    assert (info.attribution_destination, info.source_registration_time) == ("https://shop.test", 86_400)
+    assert (info.attribution_destination, info.source_registration_time) == ("https://shop.test", None)
     assert parse(encrypt(report(), KEYS).shared_info).version == "1.0"
 
 

@@ -1,6 +1,7 @@
-"""The guide on clients: its code runs, and its commands do what it says."""
+"""The guide on clients: its example runs, and its commands do what it says."""
 
 import re
+import runpy
 import shlex
 from pathlib import Path
 
@@ -9,10 +10,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from typer.testing import CliRunner
 
 from kanon.cli.main import app
-from kanon.reports.clients.encrypt import ClientReport
 from kanon.reports.payload import PublicKey
+from tests.paths import ROOT
 
-PAGE = (Path(__file__).resolve().parents[4] / "docs" / "guides" / "reports.md").read_text()
+PAGE = (ROOT / "docs" / "guides" / "reports.md").read_text()
 GUIDE = PAGE.partition("\n## Clients\n")[2].partition("\n## ")[0]
 
 
@@ -20,15 +21,15 @@ def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
 
 
-def test_the_python_of_the_guide_runs():
+def test_the_example_makes_reports_and_sends_what_is_due():
+    example = runpy.run_path(str(ROOT / "examples" / "report" / "clients.py"))
     key = PublicKey("00000000-0000-4000-8000-000000000001", X25519PrivateKey.generate().public_key())
-    names = {"keys": [key], "now": 0}  # nothing is due at 0, so nothing is posted
-    for block in blocks("python"):
-        exec(block, names)
-
-    assert isinstance(names["report"], ClientReport)
-    assert [(pair.bucket, pair.value) for pair in names["report"].contributions] == [(0x107, 6000)]
-    assert len(names["pending"]) == 1
+    reports = [example["of_a_window"](), example["of_a_purchase"]()]
+    assert [[(pair.bucket, pair.value) for pair in report.contributions] for report in reports] == [
+        [(42, 100)],
+        [(0x107, 6000)],
+    ]
+    assert [len(example["send"](report, [key], 0)) for report in reports] == [1, 1]  # nothing is due at 0, or posted
 
 
 @pytest.mark.parametrize("options", [[], ["--client", "attribution"]], ids=["windows", "attribution"])

@@ -117,7 +117,7 @@ def every_trigger_and_every_event_has_a_report(folder):
 
 def plant_silence_of_sources(patch):
     full = attribution._report
-    patch.setattr(attribution, "_report", lambda t, s, pairs, delay: full(t, s, pairs, delay) if pairs else None)
+    patch.setattr(attribution, "_report", lambda trigger, pairs, delay: full(trigger, pairs, delay) if pairs else None)
 
 
 def plant_silence_of_windows(patch):
