@@ -1,5 +1,6 @@
 """Lambda function `query`: serves statuses from the Statuses table and the objects of true sets, never a join."""
 
+import time
 from typing import Any
 
 from aws_lambda_powertools import Logger, Metrics
@@ -38,11 +39,14 @@ app = resolver(logger)
 
 def true_sets(name: str) -> TrueSets | None:
     """An object of true sets; None if it cannot be read: then the table answers. S3 says 403 of a missing one."""
+    began = time.monotonic()
     try:
-        return read_true(s3_client(), SETTINGS.states_bucket, name)
+        found = read_true(s3_client(), SETTINGS.states_bucket, name)
     except Exception as error:  # noqa: BLE001, whatever it is, the table answers
         logger.warning("an object of true sets was not read; the table answers", **kind_and_place(error))
         return None
+    metrics.add_metric("TrueSetsLoadTime", MetricUnit.Milliseconds, round(1000 * (time.monotonic() - began)))
+    return found
 
 
 @Once

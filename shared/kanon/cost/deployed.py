@@ -1,6 +1,7 @@
 """What the templates deploy and the functions of reports do, as far as a bill depends on it.
 
-``kanon cost`` runs without a parser of YAML and without the libraries of reports, so these figures stand here.
+``kanon cost`` runs without a parser of YAML and without the libraries of reports and of listed types, so these figures
+stand here. Others are read from the modules of the gate that decide them.
 ``tests/unit/cost/test_deployed.py`` compares each of them with the template or the module that decides it.
 """
 
@@ -13,35 +14,22 @@ WORKER_SECONDS = 900
 
 EVALUATE_SECONDS, TEMPORARY_MB = 120, 2048
 """The timeout of evaluate, and the size of its temporary files."""
-SECONDS_TO_STOP, RANGES_TO_STOP = 20.0, 1.5
-"""A worker begins no further range with less time left than this, or than so many times its slowest range."""
-PAGES_AT_ONCE, MOST_READ_UNITS = 8, 20_000
-"""Pages of the log that a worker reads in parallel; ``MaxReadUnits``, the units that a table serves a second."""
-READING_SECONDS, SECONDS_TO_HAND_OVER = 30.0, 45.0
-"""What took longer to read is put into the bucket, and with less time left than this a worker reads no further."""
-JOIN_BYTES, BUFFER_BYTES = 37, 256 << 20
-"""A join in the memory of a worker, and the memory of all; the others are in temporary files."""
-MOST_PART_BYTES, MOST_JOINS_A_RANGE = 16 << 20, 1 << 20
-BYTES_A_SET, BYTES_A_MEMBER = 53, 6
-PADDING = 1 << 16
-"""The size of an object of states is a multiple of this."""
-TRUE_BYTES, MOST_TRUE, MOST_HELD_BYTES = 24, 1_000_000, 192 << 20
-"""Bytes of a set in an object of true sets, the most sets of one, and the bytes that an instance of query holds."""
+MOST_READ_UNITS = 20_000
+"""``MaxReadUnits``, the units that a table serves a second."""
 SEALED_OVERHEAD, SEALED_STEP, LENGTH_BYTES, LISTED_SET_BYTES = 48, 32, 2, 47
 """Of a sealed value: its bytes besides the padded value, the step of the padding, the bytes of a length, and those of a
 set in an object of listed sets besides."""
-WAIT_SECONDS = 60.0
-"""The longest time after a tick until an instance of query loads its first object."""
-MANIFESTS_KEPT, SWEEPS_A_DAY = 3, 1
-CROSSINGS_A_CALL = 99
+SWEEPS_A_DAY = 1
 
 LISTER_SECRETS = 1
 SECRETS, KEYS, DASHBOARDS = 3, 2, 1
-METRICS, ALARM_METRICS = 14, 29
+METRICS, ALARM_METRICS = 15, 29
 """The metrics of the gate's functions, and the metrics that its alarms read."""
 REPORT_METRICS, REPORT_ALARM_METRICS = 19, 35
 GATEWAY_SECRETS, GATEWAY_METRICS, GATEWAY_ALARM_METRICS = 2, 2, 3
 """The same of the gateway for relays, and its secrets."""
+ISSUER_SECRETS, ISSUER_METRICS, ISSUER_ALARM_METRICS = 2, 3, 5
+"""The same of the issuer of credentials; one of its secrets is made before the stack."""
 WAF_RULES, URL_RULES, EDGE_SECRETS = 1, 1, 1
 """Parts of the edge: the rules of its web ACL, those with a function URL besides, and a secret."""
 

@@ -13,31 +13,26 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kanon.cost.deployed import (
-    BUFFER_BYTES,
-    BYTES_A_MEMBER,
-    BYTES_A_SET,
-    CROSSINGS_A_CALL,
     EVALUATE_SECONDS,
-    JOIN_BYTES,
     LISTED_SET_BYTES,
-    MANIFESTS_KEPT,
-    MOST_JOINS_A_RANGE,
-    MOST_PART_BYTES,
     MOST_READ_UNITS,
-    MOST_TRUE,
     OUTAGE_DAYS,
-    PADDING,
-    PAGES_AT_ONCE,
-    RANGES_TO_STOP,
-    READING_SECONDS,
-    SECONDS_TO_HAND_OVER,
-    SECONDS_TO_STOP,
     SWEEPS_A_DAY,
     TEMPORARY_MB,
-    TRUE_BYTES,
 )
 from kanon.cost.workload import HOUR, Workload
 from kanon.dynamo.units import READ_UNIT, write_units
+from kanon.gate.deciding import MOST_JOINS_A_RANGE, MOST_PART_BYTES
+from kanon.gate.evaluation import RANGES_TO_STOP, SECONDS_TO_STOP
+from kanon.gate.merging import JOIN
+from kanon.gate.parts import BYTES_A_MEMBER, BYTES_A_SET, PADDING
+from kanon.gate.schedule import MANIFESTS_KEPT
+from kanon.gate.storage.aws.statuses import MOST_STATUSES as CROSSINGS_A_CALL
+from kanon.gate.storage.aws.step_joins import MOST_BYTES as BUFFER_BYTES
+from kanon.gate.storage.aws.step_joins import READERS as PAGES_AT_ONCE
+from kanon.gate.storage.aws.step_joins import READING_SECONDS, SECONDS_TO_HAND_OVER
+from kanon.gate.true_sets import ENTRY_BYTES as TRUE_BYTES
+from kanon.gate.true_sets import MOST_TRUE
 
 PAGE_BYTES = 1 << 20
 """The most that DynamoDB answers at once."""
@@ -45,13 +40,13 @@ LISTED_BYTES = 200
 """Bytes of a part in a list of parts."""
 TRANSACTED = 2
 """A write in a transaction takes twice its units."""
-ROW_BYTES, NAME_BYTES = 400, 88
-"""Bytes of a slot's row, and of each manifest that it names to keep it."""
+ROW_BYTES, NAME_BYTES, PROGRESS_BYTES = 460, 88, 190
+"""Bytes of a slot's row, of each manifest that it names to keep it, and of what is recorded of the open step."""
 FIXED_READS = 4
 """Read units per slot and step, besides one for each partition of the log: what is recorded, types, the mark."""
 OTHER_CALLS = 10
 """Calls per slot and step: the lease, what is recorded, the commit, messages."""
-MOST_JOINS_HELD = (BUFFER_BYTES + TEMPORARY_MB * 10**6) // JOIN_BYTES
+MOST_JOINS_HELD = (BUFFER_BYTES + TEMPORARY_MB * 10**6) // JOIN.itemsize
 """Joins of a slot and step that fit into the memory and the temporary files of a worker."""
 
 
@@ -151,8 +146,8 @@ class SlotStep:
 
     @cached_property
     def got(self) -> float:
-        """Objects that a step gets: parts, and the manifest and the true sets before it, and what was read."""
-        return self.parts * self.changed() + 1 + self.shown * self._shows + 2 * self._kept
+        """Objects that a step gets or asks for: parts, manifest, the true sets before it, and what was read."""
+        return self.parts * self.changed() + 2 + self.shown * self._shows + 2 * self._kept
 
     @property
     def _shows(self) -> int:
@@ -170,16 +165,17 @@ class SlotStep:
         """Write units of a step besides the joins: the fixed ones, what is recorded of ranges, and crossings."""
         crossings = self.workload.crossed_a_step / self.workload.slots
         recorded = max(0.0, self.ranges - 1) + min(1.0, crossings)  # the last range only if there is a crossing in it
-        row = self.row_units
+        row, longer = self._row_units(0), self._row_units(PROGRESS_BYTES)
         fixed = row + TRANSACTED * (row + 1)  # the lease; mark, manifest and horizon in one transaction
-        return fixed + row * (recorded + self._kept) + TRANSACTED * (crossings + row * self._transactions)
+        fixed += TRANSACTED * (longer - row) * min(1.0, recorded)  # which takes away what is recorded
+        records = longer * recorded + row * self._kept
+        return fixed + records + TRANSACTED * (crossings + longer * self._transactions)
 
-    @cached_property
-    def row_units(self) -> float:
+    def _row_units(self, more: int) -> float:
         """Write units of the slot's row, the mean of all steps: it names the last manifests, and one for each day."""
 
         def units(day: int) -> int:
-            return write_units(ROW_BYTES + NAME_BYTES * (MANIFESTS_KEPT + min(day + 1, OUTAGE_DAYS)))
+            return write_units(ROW_BYTES + more + NAME_BYTES * (MANIFESTS_KEPT + min(day + 1, OUTAGE_DAYS)))
 
         days = self.age * self.workload.parameters.period / (24 * HOUR)
         young = [units(day) * min(1.0, days - day) for day in range(math.ceil(min(days, OUTAGE_DAYS)))]
@@ -206,7 +202,7 @@ class SlotStep:
         ranges, reading = max(1, math.ceil(self.ranges)), self._reading(joins)
         if reading <= READING_SECONDS:
             return Work(0.0, reading, ranges, self._deciding / ranges)
-        getting = joins * JOIN_BYTES * self.measured["object_byte_ns"] / 1e9
+        getting = joins * JOIN.itemsize * self.measured["object_byte_ns"] / 1e9
         return Work(reading + getting, getting, ranges, self._deciding / ranges)
 
     def _reading(self, joins: float) -> float:

@@ -6,7 +6,6 @@ from functools import cache, cached_property
 
 from kanon.cost.billing import CostError, check_between
 from kanon.cost.deployed import (
-    BYTES_A_SET,
     DEFAULT_PARTITIONS,
     DEFAULT_SLOTS,
     LENGTH_BYTES,
@@ -17,6 +16,7 @@ from kanon.cost.popularity import EqualSets, Popularity
 from kanon.dynamo.units import item_size, write_units
 from kanon.gate.mechanism.parameters import Parameters
 from kanon.gate.models import MOST_HASHES, MOST_JOINS, MOST_VALUE_BYTES
+from kanon.gate.parts import BYTES_A_SET
 from kanon.gate.slots import Layout
 from kanon.gate.storage.aws.step_log import Row, pack, pack_all
 

@@ -19,7 +19,16 @@ from kanon.gate.listed_sets import ListedSet, name_beside
 from kanon.gate.mechanism.steps import step_at
 from kanon.gate.publishing import moved_horizon
 from kanon.gate.showing import after
-from kanon.gate.storage.aws.control import Commit, Control, Place, Progress, SlotRow, lost, older_statuses
+from kanon.gate.storage.aws.control import (
+    Commit,
+    Control,
+    Place,
+    Progress,
+    Remaking,
+    SlotRow,
+    lost,
+    older_statuses,
+)
 from kanon.gate.storage.aws.gathering import Gathering
 from kanon.gate.storage.aws.parts import Listed, PartObjects
 from kanon.gate.storage.aws.statuses import MOST_STATUSES, Statuses
@@ -27,13 +36,15 @@ from kanon.gate.storage.aws.step_joins import READING_SECONDS, StepJoins
 from kanon.gate.storage.aws.step_log import StepLog
 from kanon.gate.storage.aws.true_objects import step_of
 from kanon.gate.storage.protocols import Piece, Status
+from kanon.gate.true_sets import TrueSets
 
 SECONDS_TO_STOP = 20.0
 """A worker with less time left than this begins no further range of a step."""
 RANGES_TO_STOP = 1.5
 """It also begins none if less than this many times its slowest range so far is left."""
 MOST_PARTS_READ = 64
-"""Without an object of true sets of the step before, all parts are read: at most so many, about 15 million sets."""
+"""Without an object of true sets of the step before, the parts are read: at most so many in a step, about 15 million
+sets."""
 
 
 class Recorded(NamedTuple):
@@ -240,6 +251,8 @@ class Evaluation(Decisions):
         run.bases = tuple(row.manifest for row in bases if row.manifest is not None)
         run.pieces = tuple(piece for name in run.bases for piece in run.parts.list_of(name).pieces)
         run.last = self._last(run, now)
+        if run.row.shown is not None and not run.parts.has(run.row.shown):
+            run.row = replace(run.row, shown=None)  # it was lost, and is made again
         run.unlisted = self.lists and 0 < len(run.pieces) <= MOST_PARTS_READ and not self._has_listed(run)
         return True
 
@@ -268,8 +281,8 @@ class Evaluation(Decisions):
                 # evaluates it.
                 run.last = self._last(run, clock())
                 earlier, (manifest, run.pieces) = run.pieces, done
-                shown = self._put_true(run, earlier)
-                self._complete(run, run.step, manifest, shown, clock(), leaving=run.step >= run.last)
+                shown, remaking = self._put_true(run, earlier, manifest)
+                self._complete(run, run.step, manifest, shown, clock(), remaking, leaving=run.step >= run.last)
                 run.bases = (manifest,)
             run.outcome = replace(run.outcome, steps=run.outcome.steps + 1)
             run.step += 1
@@ -354,44 +367,58 @@ class Evaluation(Decisions):
     def _complete_idle(self, run: Run, now: float, *, leaving: bool = False) -> None:
         """Complete the idle steps before the run's step; their states are those of the step before."""
         if run.idle:
-            self._complete(run, run.step - 1, run.row.manifest, run.row.shown, now, leaving=leaving)
+            row = run.row
+            self._complete(run, run.step - 1, row.manifest, row.shown, now, row.remaking, leaving=leaving)
 
-    def _put_true(self, run: Run, earlier: Sequence[Piece]) -> str | None:
+    def _put_true(self, run: Run, earlier: Sequence[Piece], manifest: str) -> tuple[str | None, Remaking | None]:
         """Put the object of the sets that are true after the run's step. It stays as it is if no set crossed.
 
-        If a type is listed, the listed sets are put beside it. If it must be made of all parts, those before the step
-        (``earlier``) are read too: the new ones have no set that is true at this step for the last time.
+        If a type is listed, the listed sets are put beside it. If it must be made of the parts, at most
+        MOST_PARTS_READ of them are read in a step, and the next steps continue. Those before the step (``earlier``) are
+        read too: the new ones have no set that is true at this step for the last time.
 
         Returns:
-            Its name; None if too many sets are true, or if there is none for the step before and all parts are too many
-            to read. Then readers ask the table.
+            Its name; None if too many sets are true, or if it is not made of all parts yet. Then readers ask the table.
+            And what is made of it so far; None if it is complete, or too many sets are true.
         """
-        found, run.shown, before, crossed = run.shown, {}, None, None
-        few = len(run.pieces) <= MOST_PARTS_READ
+        found, run.shown, before, end = run.shown, {}, None, None
         listed: Iterable[ListedSet] | None = None
+        changed = [piece for piece in run.pieces if step_of(piece.name) == run.step]
+        crossed = self._shown(run, changed, found, since=run.step)
         if run.row.shown is not None:
-            changed = [piece for piece in run.pieces if step_of(piece.name) == run.step]
-            crossed = self._shown(run, changed, found, since=run.step)
             if crossed is not None and not run.unlisted and not any(len(each.entries) for each in crossed):
-                return run.row.shown
+                return run.row.shown, None
             with suppress(UndecodableMembersError):
                 before = run.parts.true_sets(run.row.shown)
             try:
                 listed = run.parts.listed_sets(run.row.shown) if self.lists and not run.unlisted else None
             except UndecodableMembersError:
-                run.unlisted = few  # otherwise they stay incomplete
+                run.unlisted = len(run.pieces) <= MOST_PARTS_READ  # otherwise they stay incomplete
         if before is None or run.unlisted:
-            replaced = [piece for piece in earlier if piece not in run.pieces]
-            crossed = self._shown(run, [*replaced, *run.pieces], {}, since=0) if few else None
-            before, listed, run.unlisted = None, (), False
+            before, listed, first = self._made(run)
+            some = [piece for piece in run.pieces if piece.first >= first]
+            end = some[MOST_PARTS_READ].first if len(some) > MOST_PARTS_READ else None
+            replaced = (piece for piece in earlier if piece not in run.pieces and first <= piece.first < (end or "g"))
+            of_parts = self._shown(run, [*replaced, *some[:MOST_PARTS_READ]], {}, since=0)
+            crossed = None if of_parts is None or crossed is None else [*of_parts, *crossed]
+            run.unlisted = False
         content = None if crossed is None else after(before, (each.entries for each in crossed), run.step)
         if content is None or crossed is None:
-            return None
+            return None, None
         name = run.parts.put_true(content, run.step, run.row.run)
         if self.lists:
             new = [each for some in crossed for each in some.listed]
             run.parts.put_listed(name, None if listed is None else listed_sets.after(listed, new, run.step))
-        return name
+        return (name, None) if end is None else (None, Remaking(manifest, end, name))
+
+    def _made(self, run: Run) -> tuple[TrueSets | None, Iterable[ListedSet] | None, str]:
+        """What was made of the object so far, the listed sets beside it, and the key with which it continues."""
+        remaking = run.row.remaking
+        if remaking is not None and run.bases == (remaking.manifest,):
+            with suppress(UndecodableMembersError):
+                before = run.parts.true_sets(remaking.name)
+                return before, run.parts.listed_sets(remaking.name) if self.lists else None, remaking.end
+        return None, (), ""
 
     def _shown(
         self, run: Run, pieces: Sequence[Piece], found: Mapping[str, Shown], *, since: int
@@ -410,7 +437,15 @@ class Evaluation(Decisions):
         return sets
 
     def _complete(
-        self, run: Run, step: int, manifest: str | None, shown: str | None, now: float, *, leaving: bool
+        self,
+        run: Run,
+        step: int,
+        manifest: str | None,
+        shown: str | None,
+        now: float,
+        remaking: Remaking | None,
+        *,
+        leaving: bool,
     ) -> None:
         """Publish the steps up to ``step`` and move the mark. If the run is ``leaving``, its lease is released too."""
         row, visible_from = run.row, self.schedule.visible_from(now)
@@ -422,7 +457,7 @@ class Evaluation(Decisions):
         kept = row.kept if manifest is None or manifest == row.manifest else (*row.kept, manifest)
         wanted = self.schedule.manifests_kept([step_of(name) for name in kept], now)
         kept = tuple(name for name in kept if step_of(name) in wanted)
-        commit = Commit(step, manifest, kept, moved_horizon(row.horizon, step, visible_from, shown), shown)
+        commit = Commit(step, manifest, kept, moved_horizon(row.horizon, step, visible_from, shown), shown, remaking)
         known = None if row.horizon is None else row.horizon.through
         moves = self.statuses.horizon_moves(run.place.slot, step, visible_from, known, shown)
         self.control.commit(run.place, row.run, row, commit, moves, leaving=leaving)
@@ -434,6 +469,7 @@ class Evaluation(Decisions):
             progress=None,
             horizon=commit.horizon,
             shown=shown,
+            remaking=remaking,
         )
         run.idle, run.leased = 0, not leaving
 

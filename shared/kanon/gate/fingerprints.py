@@ -174,22 +174,6 @@ def refuse_types(recorded: Recorded, types: Mapping[str, Type]) -> None:
             )
 
 
-def refuse_rows(recorded: Recorded, type_names: Iterable[str]) -> None:
-    """Check that all these types, which are not configured, were retired, so that their rows may be skipped.
-
-    ``join`` accepted the rows, then a rollback removed their type. Skipping them would lose acknowledged joins. So
-    their step waits until the type is back, or retired.
-
-    Raises:
-        ConfigurationError: a type was not retired.
-    """
-    for name in sorted(set(type_names) - recorded_names(recorded, RETIRED)):
-        raise ConfigurationError(
-            f"the log has joins of type {name!r}, which is not configured: deploy the type again, or retire it"
-            f" permanently with `kanon operate retire {name}`"
-        )
-
-
 def refuse_forgetting(recorded: Recorded) -> None:
     """Check that no client is forgotten in a part of the states and joins only: it would count twice.
 
@@ -245,6 +229,36 @@ def refuse_noise_keys(
             )
 
 
+def refuse_without_key(
+    recorded: Recorded, entries: Sequence[NoiseKeyEntry], types: Mapping[str, Type], step: int, late: int = 0
+) -> None:
+    """Refuse a new type whose first search may begin before the oldest noise key: its first step would never be done.
+
+    Args:
+        recorded: the recorded fingerprints.
+        entries: the noise keys, oldest first.
+        types: the types by name.
+        step: the current step.
+        late: so many steps before it may have joins of a new type.
+
+    Raises:
+        ConfigurationError: there is one.
+    """
+    oldest = entries[0].from_step
+    for name in sorted(types.keys() - recorded_names(recorded, TYPE)):
+        first = oldest + types[name].parameters.cycle + late
+        if oldest and step < first:
+            raise ConfigurationError(
+                f"type {name!r} cannot be added before step {first}: a search of it might have begun before step"
+                f" {oldest}, and the noise key of such searches was removed"
+            )
+
+
+def steps_late(settings: EvaluateSettings) -> int:
+    """So many steps before ``evaluate`` starts with a type, ``join`` may have accepted its joins."""
+    return -(-settings.outage_allowance // settings.period)
+
+
 def check_evaluate(
     control: Control,
     settings: EvaluateSettings,
@@ -260,12 +274,13 @@ def check_evaluate(
     ``restored`` names the tables that were made from a backup.
 
     Raises:
-        ConfigurationError: see :func:`refuse_slots`, :func:`refuse_types`, :func:`refuse_noise_keys` and
-            :func:`refuse_log_generations`.
+        ConfigurationError: see :func:`refuse_slots`, :func:`refuse_types`, :func:`refuse_noise_keys`,
+            :func:`refuse_without_key` and :func:`refuse_log_generations`.
         FingerprintMismatchError: a recorded fingerprint, or the first step of a noise key, has changed.
     """
     recorded = control.recorded("evaluate")
     refuse_slots(recorded, settings.layouts, step, lambda: control.recorded("join"))
+    refuse_without_key(recorded, settings.noise_keys, types, step, steps_late(settings))
     control.check("evaluate", fingerprints(settings, types, ()))
     layouts = slot_fingerprints(settings.layouts)
     if recorded and not layouts.keys() <= recorded.keys():

@@ -76,6 +76,8 @@ def _named(row: SlotRow, parts: PartObjects) -> set[str]:
     """The objects to which a row leads. Nobody reads a slot that is retired."""
     lists = {*row.kept, *([] if row.progress is None else [row.progress.draft])}
     true = set() if row.horizon is None or row.retired else row.horizon.named
+    if row.remaking is not None:
+        true.add(row.remaking.name)
     mark, read = row.evaluated_through, set[str]()
     if row.gathered is not None and (mark is None or step_of(row.gathered) > mark):
         read = {row.gathered, *gathered(parts, row.gathered).names}

@@ -1,12 +1,10 @@
 """Counts the DynamoDB units and the SQS and S3 calls of a function, from its real calls.
 
 Emulators report consumed capacity wrongly, so ``kanon.dynamo.units`` measures the sizes of requests and responses.
-A replaced item counts with its new size (DynamoDB charges the larger of the two), an update with the size of its key
-and values. A projection counts with the returned attributes. DynamoDB charges the whole item, but these items are far
-below the 4 KiB of one unit.
-
-Transactions write items of more than 1 KiB. So an update, a deletion or a condition check in one counts as DynamoDB
-charges it: with the whole item, before or after the call, whichever is larger.
+A replaced item counts with its new size (DynamoDB charges the larger of the two). An update, a deletion or a condition
+check counts as DynamoDB charges it: with the whole item, before or after the call, whichever is larger. A projection
+counts with the returned attributes. DynamoDB charges the whole item, but these items are far below the 4 KiB of one
+unit.
 """
 
 from __future__ import annotations
@@ -28,8 +26,8 @@ if TYPE_CHECKING:
 class Meter:
     """Units spent, items and bytes moved and calls made so far, by function name.
 
-    ``sent``: bytes of messages. ``stored``: bytes of objects written. ``reader`` reads the items that transactions
-    name; its own calls are not counted.
+    ``sent``: bytes of messages. ``stored``: bytes of objects written. ``reader`` reads the items that writes name; its
+    own calls are not counted.
     """
 
     def __init__(self, reader: DynamoDBClient) -> None:
@@ -46,14 +44,14 @@ class Meter:
     def attach(self, session: boto3.Session, function: str) -> None:
         """Count every call of the clients that this session will create."""
 
-        def before(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+        def before(model: Any, params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
             context["kanon_params"] = params
-            context["kanon_sizes"] = self._sizes(params)
+            context["kanon_sizes"] = self._sizes(model.name, params)
 
         def after(model: Any, parsed: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
             params = context.pop("kanon_params", {})
-            sizes = context.pop("kanon_sizes", {}), self._sizes(params)
-            units = _written(model.name, params, parsed) + _transacted(params, *sizes)
+            sizes = context.pop("kanon_sizes", {}), self._sizes(model.name, params)
+            units = _put(model.name, params, parsed) + _changed(model.name, params, *sizes)
             items = _items_written(model.name, params)
             with self._lock:  # a function writes in parallel, and an addition is not atomic
                 self.calls[function, model.name] += 1
@@ -73,10 +71,10 @@ class Meter:
             session.events.register(f"before-parameter-build.{service}", before)
             session.events.register(f"after-call.{service}", counted)
 
-    def _sizes(self, params: dict[str, Any]) -> dict[str, int]:
-        """Bytes of the stored items that the parts of a transaction name by their keys."""
+    def _sizes(self, operation: str, params: dict[str, Any]) -> dict[str, int]:
+        """Bytes of the stored items that a write names by their keys."""
         asked: dict[str, Any] = {}
-        for part in _parts(params):
+        for part in _parts(operation, params):
             if "Key" in part:
                 table = asked.setdefault(part["TableName"], {"Keys": [], "ConsistentRead": True})
                 table["Keys"].append(part["Key"])
@@ -88,36 +86,34 @@ class Meter:
         }
 
 
-def _written(operation: str, params: dict[str, Any], parsed: dict[str, Any]) -> int:
+def _put(operation: str, params: dict[str, Any], parsed: dict[str, Any]) -> int:
+    """The units of the items that a call puts."""
     match operation:
         case "PutItem":
             return write_units(item_size(params["Item"]))
-        case "UpdateItem":
-            values = params.get("ExpressionAttributeValues", {})
-            return write_units(item_size({**params["Key"], **values}))
-        case "DeleteItem":
-            return 1
         case "BatchWriteItem" if "Error" not in parsed:
             asked = _puts(params["RequestItems"])
             return asked - _puts(parsed.get("UnprocessedItems", {}))
     return 0
 
 
-def _parts(params: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The writes and condition checks of a transaction; none for another call."""
+def _parts(operation: str, params: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A call that changes an item, or the writes and condition checks of a transaction; none for another call."""
+    if operation in ("UpdateItem", "DeleteItem"):
+        yield params
     for entry in params.get("TransactItems", []):
         yield from entry.values()
 
 
-def _transacted(params: dict[str, Any], before: Mapping[str, int], after: Mapping[str, int]) -> int:
-    """The units of a transaction. Each part costs twice, also if the transaction is refused."""
+def _changed(operation: str, params: dict[str, Any], before: Mapping[str, int], after: Mapping[str, int]) -> int:
+    """The units of these, also if they are refused. Each part of a transaction costs twice."""
     sizes = (
         item_size(part["Item"])
         if "Item" in part
         else max(each.get(_name(part["TableName"], part["Key"]), 0) for each in (before, after))
-        for part in _parts(params)
+        for part in _parts(operation, params)
     )
-    return 2 * sum(map(write_units, sizes))
+    return (2 if "TransactItems" in params else 1) * sum(map(write_units, sizes))
 
 
 def _name(table: str, key: Mapping[str, Any]) -> str:

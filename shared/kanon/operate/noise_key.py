@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from kanon.errors import KanonError
-from kanon.gate.fingerprints import missing_noise_keys
+from kanon.gate.fingerprints import missing_noise_keys, steps_late
 from kanon.gate.settings import NoiseKeyEntry
 from kanon.operate.stacks import RunningStack
 
@@ -33,7 +33,7 @@ def last_needed(stack: RunningStack, new: NoiseKeyEntry) -> int:
     allowance.
     """
     settings = stack.evaluate
-    again = -(-settings.outage_allowance // settings.period)
+    again = steps_late(settings)
     kept = [
         p.cycle + (0 if p.restart is None else again)
         for p in (type_.parameters for type_ in settings.read_types().values())

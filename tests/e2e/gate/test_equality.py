@@ -118,7 +118,7 @@ GENERATED = Recorded(
     type={"k": 14, "window": 12, "profile": "sharp"},
     answers="947a901f2c1a41a3f339e2f123f04fe5d5641d9bb5173f849fa54034c33aaf3b",
     rows="2f8184f38bb9666c05fd77cdc28b64e32e14679f8ac12b0999046912b598791a",
-    units=550,
+    units=559,
     slots='[{"slots":1,"partitions":1,"from_step":0}]',
 )
 SIX_DAYS_PACKED = Recorded(
@@ -126,7 +126,7 @@ SIX_DAYS_PACKED = Recorded(
     type={"k": 14, "window": 48, "profile": "sharp"},
     answers="f21f3d3ef9d51355c25c6c83633e9f137b673b465d19fafc14bd2cf5aeee6257",
     rows="4ca133a91d6ac6c1789ec301f73b6a18bd0c79eba55e34290927da459470bd7e",
-    units=1_228,
+    units=1_269,
     slots='[{"slots":1,"partitions":1,"from_step":0}]',
 )
 PACKED = Recorded(
@@ -134,7 +134,7 @@ PACKED = Recorded(
     type={"k": 14, "window": 48, "profile": "sharp"},
     answers="aa2856d917ae5dcce1ebd61b54ccd41882ae327fd2974fd77c4712826140f927",
     rows="d49615f0bfe8187db6b2456df926275215efa4541dc2ccaa738f6f224b1f3b04",
-    units=2_857,
+    units=3_053,
     slots='[{"slots":1,"partitions":1,"from_step":0}]',
 )
 TWELVE_DAYS = Recorded(
@@ -142,14 +142,14 @@ TWELVE_DAYS = Recorded(
     type={"k": 14, "window": 48, "profile": "sharp"},
     answers="aa2856d917ae5dcce1ebd61b54ccd41882ae327fd2974fd77c4712826140f927",
     rows="3b8d065039aa712d338ef9b50879e9667d14b5decaf2a1f01ccb2185019d7a21",
-    units=3_138,
+    units=3_334,
 )
 SIXTY_DAYS = Recorded(
     days=60,
     type={"k": 50, "window": 720, "profile": "published"},
     answers="addfd191956981e13b8a94ffa919e1bd953bbe4a154bf396be1863dda54f4ddc",
     rows="1e29e6dbf1427071454d05561bd65da1cc2705039f3dca6a9ff12dcb1871f4e8",
-    units=19_640,
+    units=20_986,
 )
 
 

@@ -86,8 +86,8 @@ class Disk:
 
 
 def _written_once(directory: Path) -> set[Path]:
-    """The parts, the objects of reports and the secrets, and their folders."""
-    folders = [directory / name for name in ("parts", "reports", "summaries", "work", "secrets")]
+    """The parts, the objects of reports, the secrets and the names of what was seen, and their folders."""
+    folders = [directory / name for name in ("parts", "reports", "summaries", "work", "secrets", "seen")]
     return {path for folder in folders if folder.exists() for path in (folder, *folder.rglob("*"))}
 
 

@@ -148,6 +148,33 @@ def test_what_was_read_and_is_lost_is_read_again(hour: Hour, monkeypatch: pytest
     assert_equal(found, hour.undisturbed)
 
 
+def test_versions_that_know_no_such_record_take_turns_with_those_that_do(
+    hour: Hour, at_once: Ending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """During a deployment: an older version reads a step as if nothing was recorded, and lets the record stay."""
+    runs, met = list[int](), set[bool]()
+    right_rest = Gathering.rest
+
+    def is_new(self: Gathering) -> bool:
+        runs.extend([] if self.row.run in runs else [self.row.run])
+        return runs.index(self.row.run) % 2 == 0
+
+    def rest(self: Gathering, step: int) -> Any:
+        if self.row.gathered is not None:
+            met.add(is_new(self))
+        return right_rest(self, step) if is_new(self) else None
+
+    def put(self: Gathering, step: int, contents: Any, left: Any) -> None:
+        if is_new(self):
+            RIGHT_PUT(self, step, contents, left)
+
+    monkeypatch.setattr(Gathering, "rest", rest)
+    monkeypatch.setattr(Gathering, "put", put)
+    found, _ = hour.run(first=slow(hour))
+    assert_equal(found, at_once)
+    assert met == {True, False}
+
+
 # Planted mistakes
 
 

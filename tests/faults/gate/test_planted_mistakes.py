@@ -32,6 +32,7 @@ from tests.faults.gate.simulated_stack import SimulatedStack
 from tests.faults.gate.test_crash_at_every_call import (
     LAST_CALLS,
     STOPS,
+    Ending,
     Hour,
     Rival,
     SlowUntil,
@@ -325,14 +326,27 @@ def calls_of(calls: list[str], operation: str) -> list[int]:
 
 
 @pytest.fixture(scope="module")
-def shows_at(hour: Hour) -> Callable[[str], int | None]:
+def without_a_fault(hour: Hour) -> Callable[[str], tuple[Ending, list[Worker]]]:
+    """An hour with a planted mistake and no fault."""
+
+    @cache
+    def run(mistake: str) -> tuple[Ending, list[Worker]]:
+        planted = (MISTAKES | AT_THE_LIMIT)[mistake]
+        with patch.object(planted.owner, planted.name, planted.wrong):
+            return hour.run()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def shows_at(hour: Hour, without_a_fault: Callable[[str], tuple[Ending, list[Worker]]]) -> Callable[[str], int | None]:
     """The call of its kind whose failure shows a planted mistake; None if there is none."""
 
     @cache
     def place_of_call(mistake: str) -> int | None:
         planted = MISTAKES[mistake]
+        _, (worker,) = without_a_fault(mistake)  # a wrong order gives the calls other numbers
         with patch.object(planted.owner, planted.name, planted.wrong):
-            _, (worker,) = hour.run()  # a wrong order gives the calls other numbers
             numbers = list(enumerate(calls_of(worker.calls, planted.operation)))
             if planted.fault == "dies-after":
                 numbers.reverse()  # late deaths show a difference more often: no later step repairs the missing rows
@@ -360,10 +374,8 @@ def test_planting_the_right_behaviour_shows_no_difference(hour, shows_at, mistak
 
 
 @pytest.mark.parametrize("mistake", MISTAKES | AT_THE_LIMIT)
-def test_a_planted_mistake_changes_nothing_without_a_fault(hour, mistake):
-    planted = (MISTAKES | AT_THE_LIMIT)[mistake]
-    with patch.object(planted.owner, planted.name, planted.wrong):
-        found, workers = hour.run()
+def test_a_planted_mistake_changes_nothing_without_a_fault(hour, without_a_fault, mistake):
+    found, workers = without_a_fault(mistake)
     assert len(workers) == 1  # no invocation failed
     assert_equal(found, hour.undisturbed)
 

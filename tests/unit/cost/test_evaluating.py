@@ -62,7 +62,7 @@ def test_the_units_of_a_step_equal_those_worked_out_by_hand() -> None:
     assert step.parts == 1
     assert step.ranges == pytest.approx(1, rel=1e-4)
     true_sets = -math.expm1(-crossing)
-    assert (step.put, step.got) == pytest.approx((2 + true_sets, 2 + true_sets), rel=1e-4)
+    assert (step.put, step.got) == pytest.approx((2 + true_sets, 3 + true_sets), rel=1e-4)
     fixed = 2 + 2 * 3
     assert written_units(load, MEASURED) == pytest.approx(
         3600 + fixed + 2 * crossing + 2 * crossing + 4 * crossing, rel=1e-4

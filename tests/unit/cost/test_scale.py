@@ -11,6 +11,8 @@ from kanon.cost import deployed, scale
 from kanon.cost.billing import CostError, read_measured, read_prices
 from kanon.cost.evaluating import SlotStep, Work
 from kanon.cost.workload import Workload
+from kanon.gate import evaluation
+from kanon.gate.storage.aws import step_joins
 from kanon.gate.types import read_types
 
 PARAMETERS = read_types('{"t": {"k": 50, "window": 720, "profile": "published"}}', 3600)["t"].parameters
@@ -23,8 +25,8 @@ def seconds_until_done(load: Workload, measured: dict[str, float]) -> float | No
     work = SlotStep(load, measured).work
     done, seconds = 0.0, work.reading
     while done < work.ranges:
-        left, slowest, began = deployed.EVALUATE_SECONDS - work.again, min(work.again, deployed.READING_SECONDS), done
-        while done < work.ranges and left >= max(deployed.SECONDS_TO_STOP, deployed.RANGES_TO_STOP * slowest):
+        left, slowest, began = deployed.EVALUATE_SECONDS - work.again, min(work.again, step_joins.READING_SECONDS), done
+        while done < work.ranges and left >= max(evaluation.SECONDS_TO_STOP, evaluation.RANGES_TO_STOP * slowest):
             left, slowest, done = left - work.range, max(slowest, work.range), done + 1
         if done == began or left < 0:
             return None

@@ -11,7 +11,6 @@ from kanon.gate.fingerprints import (
     fingerprints,
     missing_layouts,
     missing_noise_keys,
-    refuse_rows,
     retire,
     unchanged_keys,
 )
@@ -161,17 +160,6 @@ def test_a_type_retired_before_its_first_evaluation_cannot_be_added_again() -> N
     retire(control, "c")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"^type 'c' was retired permanently"):
         _check(control, [("1", 0)], 101, {**TYPES, "c": TYPES["a"]})
-
-
-def test_rows_are_skipped_only_if_every_type_of_them_is_retired() -> None:
-    recorded = {"type old": "1", "retired old": "for good"}
-    refuse_rows(recorded, {"old"})
-    with pytest.raises(ConfigurationError) as error:
-        refuse_rows(recorded, {"old", "new"})
-    assert str(error.value) == (
-        "the log has joins of type 'new', which is not configured: deploy the type again, or retire it permanently"
-        " with `kanon operate retire new`"
-    )
 
 
 def test_a_restored_table_is_refused_until_a_log_generation_is_recorded() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kanon.errors import ConfigurationError
+from kanon.errors import ConfigurationError, UndecodableMembersError
 from kanon.gate.deciding import NoiseKeys
 from kanon.gate.evaluation import Evaluation, Outcome, Recorded, Run
 from kanon.gate.mechanism.above_threshold import SetState, evaluate
@@ -98,12 +98,18 @@ class Service:
     def commit(
         self, place: Place, run: int, before: SlotRow, commit: Commit, moves: tuple[int, int], *, leaving: bool
     ) -> None:
-        assert before == self.row_
+        assert (before.evaluated_through, before.manifest) == (self.row_.evaluated_through, self.row_.manifest)
         assert moves[0] == commit.step
         self.published.append((self.now, *moves))
-        step, manifest, kept, horizon, shown = commit
+        step, manifest, kept, horizon, shown, remaking = commit
         self.row_ = replace(
-            before, evaluated_through=step, manifest=manifest, kept=tuple(kept), horizon=horizon, shown=shown
+            before,
+            evaluated_through=step,
+            manifest=manifest,
+            kept=tuple(kept),
+            horizon=horizon,
+            shown=shown,
+            remaking=remaking,
         )
 
     # Parts
@@ -129,8 +135,13 @@ class Service:
         return name
 
     def true_sets(self, name: str) -> TrueSets:
+        if name not in self.objects:
+            raise UndecodableMembersError(name)
         found: TrueSets = self.objects[name]
         return found
+
+    def has(self, name: str) -> bool:
+        return name in self.objects
 
     def list_of(self, name: str) -> Listed:
         found: Listed = self.objects[name]
@@ -175,9 +186,9 @@ class ByTheStart(Evaluation):
     """The mistake: a step is published by the time at which its reading began."""
 
     def _complete(
-        self, run: Run, step: int, manifest: str | None, shown: str | None, now: float, *, leaving: bool
+        self, run: Run, step: int, manifest: str | None, shown: str | None, now: float, *more: Any, leaving: bool
     ) -> None:
-        super()._complete(run, step, manifest, shown, now - 3 * PAGE, leaving=leaving)
+        super()._complete(run, step, manifest, shown, now - 3 * PAGE, *more, leaving=leaving)
 
 
 PAGE = 70.0

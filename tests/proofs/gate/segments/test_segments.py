@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.proofs.gate.segments import dueing, layouts, operating, showing, stepping
+from tests.proofs.gate.segments import dueing, layouts, operating, reading, showing, stepping
 from tests.proofs.gate.segments.exploring import Explored, explore
 
 COMMANDS = ("recover", "forget", "begin a generation", "skip")
@@ -16,6 +16,7 @@ RIGHT: dict[str, tuple[Any, int]] = {
     "a step with two workers and the sweeper": (stepping.Model(runs=2), 9_000),
     "what readers see": (showing.Model(), 20_000),
     "what is due": (dueing.Model(), 2_000),
+    "a reading that outlasts its workers": (reading.Model(runs=1), 1_000),
     "one slot becomes two": (layouts.Model(slots=(1, 2), runs=2, evaluated=False), 3_000),
     "two slots become one": (layouts.Model(slots=(2, 1), runs=2, evaluated=False), 2_000),
     "two slots become one, and one is recovered": (layouts.Model(slots=(2, 1)), 20_000),
@@ -24,6 +25,7 @@ RIGHT: dict[str, tuple[Any, int]] = {
 }
 LARGER: dict[str, tuple[Any, int]] = {
     "a step with three runs": (stepping.Model(runs=3), 150_000),
+    "a reading with three runs": (reading.Model(), 50_000),
     "what readers see in ten steps": (showing.Model(last=10), 300_000),
     "one slot becomes two, and is recovered": (layouts.Model(slots=(1, 2)), 100_000),
     "one slot becomes two and one again": (layouts.Model(slots=(1, 2, 1), runs=2, evaluated=False), 10_000),
@@ -53,11 +55,13 @@ def test_no_interleaving_goes_wrong_within_larger_bounds(model: Any, least: int)
     test_no_interleaving_goes_wrong(model, least)
 
 
+NOT_THERE = "is recorded that is not there"
 GONE = "the sweeper is about to delete"
 TWICE = "traces of two decisions"
 UNKNOWN = "does not know it"
 STUCK = "has not begun, and a slot from which it begins is retired"
 S, V, D, P, L = stepping.Flaw, showing.Flaw, dueing.Flaw, operating.Flaw, layouts.Flaw
+R = reading.Flaw
 
 
 def stepped(flaw: stepping.Flaw) -> stepping.Model:
@@ -98,6 +102,13 @@ SHOWN_BY: dict[Enum, tuple[Any, str]] = {
     D.NO_END: (dueing.Model(D.NO_END), "could be forgotten"),
     D.END_WITHOUT_CROSSING: (dueing.Model(D.END_WITHOUT_CROSSING), "the parts say"),
     D.WAKE_UP_KEPT: (dueing.Model(D.WAKE_UP_KEPT), "due for ever"),
+    R.RECORD_FIRST: (reading.Model(R.RECORD_FIRST), NOT_THERE),
+    R.RECORD_WITHOUT_RUN: (reading.Model(R.RECORD_WITHOUT_RUN), NOT_THERE),
+    R.OWN_OBJECTS_ONLY: (reading.Model(R.OWN_OBJECTS_ONLY), "without the joins of page"),
+    R.SWEEP_RECORDED: (reading.Model(R.SWEEP_RECORDED), NOT_THERE),
+    R.REFERENCES_BEFORE_RUN: (reading.Model(R.REFERENCES_BEFORE_RUN), NOT_THERE),
+    R.OTHER_STATES: (reading.Model(R.OTHER_STATES), "from before a command"),
+    R.LOST_IS_EMPTY: (reading.Model(R.LOST_IS_EMPTY), "without the joins of page"),
     P.GENERATION_OVER_HALF_STEP: (operated(P.GENERATION_OVER_HALF_STEP, "begin a generation"), TWICE),
     P.GENERATION_WITHOUT_CROSSINGS: (operated(P.GENERATION_WITHOUT_CROSSINGS, "begin a generation"), UNKNOWN),
     P.SKIP_WITHOUT_CROSSINGS: (operated(P.SKIP_WITHOUT_CROSSINGS, "skip"), UNKNOWN),
@@ -138,7 +149,7 @@ SHOWN_BY: dict[Enum, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("flaw", [flaw for flaws in (S, V, D, P, L) for flaw in flaws], ids=lambda flaw: flaw.name)
+@pytest.mark.parametrize("flaw", [flaw for flaws in (S, V, D, P, L, R) for flaw in flaws], ids=lambda flaw: flaw.name)
 def test_every_known_mistake_is_found(flaw: Enum) -> None:
     model, problem = SHOWN_BY[flaw]
     found = explore(model)

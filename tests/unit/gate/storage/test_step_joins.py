@@ -141,7 +141,7 @@ def entries(found: Any) -> list[bytes]:
     return [found[n : n + 1].tobytes() for n in range(len(found))]
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(
     singles=st.lists(JOINS, max_size=20),
     batches=st.lists(st.lists(JOINS, min_size=1, max_size=6), max_size=12),
@@ -386,7 +386,7 @@ def first_values(items: Iterable[dict[str, Any]], layout: Layout, slot: int) -> 
     return found
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(
     singles=st.lists(VALUES, max_size=20),
     batches=st.lists(st.lists(VALUES, min_size=1, max_size=6), max_size=12),
