@@ -112,8 +112,20 @@ def with_table(text: str, ran: Mapping[str, Any], measured: Measured) -> str:
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
     told = f"Run of {ran['when']}, commit `{ran['commit']}`, Python {ran['python']}, {ran['machine']}."
-    table = "\n".join([HEADER, *map(line, measured)])
+    table = "\n".join([HEADER, *without_repetitions([line(result) for result in measured])])
     return f"{before}{BEGIN}\n\n{told}\n\n{table}\n\n{missed(measured)}\n\n{END}{after}"
+
+
+def without_repetitions(rows: Sequence[str]) -> list[str]:
+    """The rows, with ``the same`` in a second or third cell that repeats that of the row above."""
+    cells = [row.split("|") for row in rows]
+    return [
+        "|".join(
+            " the same " if at in (2, 3) and cell.strip() and above[at : at + 1] == [cell] else cell
+            for at, cell in enumerate(own)
+        )
+        for above, own in zip([[], *cells], cells, strict=False)
+    ]
 
 
 def missed(measured: Measured) -> str:

@@ -1,6 +1,6 @@
 """Lambda function `aggregate`: takes jobs from stage to stage. It has the budgets and the noise key, no private key."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,14 +12,17 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from kanon import aws, clock
 from kanon.errors import KanonError, kind_and_place, texts_withheld
+from kanon.gate.lists import Found
+from kanon.gate.storage.aws.lists import ListGoneError, ListObjects
 from kanon.keys import fetch_noise_keys
 from kanon.queues import read_message, send_all
 from kanon.reports.errors import STOPS, JobError
 from kanon.reports.job import Amount
 from kanon.reports.service.committing import Committing
+from kanon.reports.service.released import ReleasedKeys
 from kanon.reports.service.requests import reader
 from kanon.reports.service.rotation import REPLACED, Epoch
-from kanon.reports.service.shards import Ring, count_outcome
+from kanon.reports.service.shards import Ring, count_outcome, list_gone
 from kanon.reports.service.stages import Stages, WaitError
 from kanon.reports.settings import AggregateSettings, Recorded
 from kanon.reports.storage.budgets import Budgets
@@ -66,6 +69,7 @@ def stages() -> Stages:
         noise_key=noise_key,
         deployment=SETTINGS.deployment,
         collected=SETTINGS.reports_bucket,
+        digests=partial(digests, ListObjects(s3, SETTINGS.list_bucket, SETTINGS.period)),
         clock=clock.now,
         ended=partial(count_outcome, metrics),
     )
@@ -83,6 +87,21 @@ def ring(epoch: Epoch) -> Ring:
         metrics.add_metric("BudgetTableReplaced", MetricUnit.Count, error.code == REPLACED)
         raise
     return Ring(tuple(key.id for key in keys.opening(clock.now())), keys.epoch)
+
+
+def digests(objects: ListObjects, pinned: ReleasedKeys) -> Iterator[bytes]:
+    """SHA-256 of each value of the list that a job's row names.
+
+    Raises:
+        JobError: the list is gone, or the stack publishes no lists any more.
+    """
+    if not objects.bucket:
+        raise list_gone()
+    try:
+        found = Found(pinned.step, pinned.bits, pinned.count, pinned.run)
+        yield from (digest for digest, _ in objects.rows(pinned.type_name, found))
+    except ListGoneError:
+        raise list_gone() from None
 
 
 def is_in_force(epoch: Epoch, name: str) -> bool:

@@ -15,6 +15,7 @@ from kanon.queues import send_all
 from kanon.reports.job import Amount
 from kanon.reports.service.answers import JOB_BODIES, jobs_form
 from kanon.reports.service.job_routes import JobRoutes
+from kanon.reports.service.requests import NO_LISTS, Lists
 from kanon.reports.settings import JobsSettings, Recorded
 from kanon.reports.storage.budgets import Budgets
 from kanon.reports.storage.objects import Objects
@@ -58,6 +59,19 @@ def bucket(name: str) -> Objects:
     return Objects(s3_client(), name)
 
 
+@Once
+def lists() -> Lists:
+    """The lists of the gate. A job's row names its list, and ``aggregate`` reads that one."""
+    if not SETTINGS.listed_types:
+        return NO_LISTS
+    from kanon.gate.lists import join_bounds  # 150 ms
+    from kanon.gate.storage.aws.lists import ListTable
+    from kanon.gate.types import read_types
+
+    joins = join_bounds(read_types(SETTINGS.listed_types, SETTINGS.period))
+    return Lists(joins, ListTable(dynamodb_client(), SETTINGS.control_table).newest)
+
+
 def wake(job: str) -> None:
     """Send a message that starts the job. If that fails, the schedule finds the job."""
     try:
@@ -66,7 +80,7 @@ def wake(job: str) -> None:
         logger.warning("a job waits for the schedule: its message was not sent", kind=type(error).__name__)
 
 
-JobRoutes(SETTINGS, report_jobs, budgets, bucket, wake).add_to(app)
+JobRoutes(SETTINGS, report_jobs, budgets, bucket, wake, lists).add_to(app)
 
 
 @texts_withheld()

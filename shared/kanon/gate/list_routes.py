@@ -15,13 +15,14 @@ from aws_lambda_powertools.event_handler.openapi.params import Path, Query
 from pydantic import BaseModel
 
 from kanon import clock
+from kanon.errors import meant
 from kanon.gate.lists import MOST_VALUES, Found, Listed, Lists
 from kanon.gate.models import NextUpdate, Step, unknown_type
 from kanon.gate.paths import TypeInPath
 from kanon.gate.publishing import next_tick, tick_of
 from kanon.gate.ranges import ListStep
 from kanon.gate.types import Type
-from kanon.http.answers import AnswerBody, Problem, error_answer, meant
+from kanon.http.answers import AnswerBody, Problem, error_answer
 from kanon.http.bodies import RequestError
 from kanon.http.edge import SIGNED_OR_TOKEN_OR_OPEN, described
 from kanon.http.encoding import cell

@@ -10,15 +10,15 @@ once; the opened values of each slot are kept where only the lister reads them.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from operator import itemgetter
-from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
-from kanon.errors import Error
+from kanon.errors import ConfigurationError, Error
 from kanon.gate.listed_sets import ListedSet
 from kanon.gate.lists import Found, Listed, true_since
 from kanon.gate.mechanism.searches import Searches
@@ -27,7 +27,7 @@ from kanon.gate.ranges import bits_for, most_hashes, name_of
 from kanon.gate.sealing import UnopenedValueError, opened
 from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.aws.control import Control, Place
-from kanon.gate.storage.aws.lists import ListObjects, ListTable, pair
+from kanon.gate.storage.aws.lists import ListGoneError, ListObjects, ListTable, pair
 from kanon.gate.storage.aws.statuses import Statuses
 from kanon.gate.storage.aws.true_objects import step_of
 from kanon.gate.true_sets import PREFIX
@@ -38,15 +38,13 @@ if TYPE_CHECKING:
 
 FILES = 16
 """The files of a list, by the first bits of a hash: each is sorted in memory."""
+MOST_WAITING = 10_000
+"""The values, of 512 bytes at most, that are in memory before they are written to files."""
 ATTEMPTS = 3
 
 
 class NotReadyError(Error):
     """The listed sets of a slot at the step are not all known: the list cannot be published."""
-
-
-class _GoneError(Error):
-    """A list was deleted while it was read."""
 
 
 class Visible(NamedTuple):
@@ -141,30 +139,34 @@ class Listing:
         """Publish the lists of some types. What another lister has published, or an operator changed, is refused."""
         if again:  # a suppression may be newer
             self.statuses.read((), (), consistent=True)
-        stamp, unlisted = self.table.unlisted()
+        stamp = self.table.stamp()
+        unlisted = self.objects.unlisted()  # read later: a value that is not there yet changes the stamp
+        if stamp and not unlisted:
+            raise ConfigurationError("the bucket of lists has lost which values are unlisted: unlist them again")
         hidden = unlisted | self.statuses.suppressed
         numbers = self.control.type_numbers(())
         named = {numbers[name]: name for name in self.types if name in numbers}
-        with ExitStack() as files:
-            spools = {name: files.enter_context(Spool()) for name in due}
+        with Spool(due) as spool:
             for slot in range(visible.layout.slots):
                 place = Place(visible.layout.from_step, slot)
                 for found in self._values(place, visible, named, hidden, outcome):
-                    if found.type_name in spools:
-                        spools[found.type_name].add(found.value, found.since)
+                    if found.type_name in due:
+                        spool.add(found)
             self.objects.forget_opened(visible.layout.from_step)
             for name, before in due.items():
-                new = self._put(name, visible.step, spools[name])
+                new = self._put(name, visible.step, spool)
                 if self.table.publish(name, before, new, stamp):
                     self._keep_history(name, new)
                     self.objects.keep(name, (new, *before[:1]))
+                else:
+                    self.objects.forget(name, new)
 
     def _put(self, type_name: str, step: int, spool: "Spool") -> Found:
         """Store the values of a list under a name of its own."""
-        digests = sorted(spool.digests)
+        digests = sorted(spool.digests[type_name])
         bits = bits_for(digests, most_hashes(type_name))
         found = Found(step, bits, len(digests), uuid4().hex)
-        rows = spool.rows()
+        rows = spool.rows(type_name)
         row = next(rows, None)
         for number in range(1 << bits):
             some = []
@@ -177,23 +179,25 @@ class Listing:
     def _keep_history(self, type_name: str, found: Found) -> None:
         """Write the history of the newest list, if a lister has stopped before it or an operator unlisted since.
 
-        It is a copy of what readers see. What was unlisted meanwhile is gone there, so the copy is made again.
+        It is a copy of what readers see. What was unlisted meanwhile is gone there, so the copy is made again:
+
+            this lister   reads the list ---------------------------------> writes what it read, with the old stamp
+            operator               unlists, takes it out of the list
+            this lister                                      stops: the next run sees the old stamp, and copies again
+
+        A late lister does not write over what another one, or the operator, has written since. And no lister publishes
+        the next list before the history of this one has the stamp, so what is wrong is always that of the newest list.
         """
-        for _ in range(ATTEMPTS):
-            stamp = self.table.unlisted()[0]
-            if self.objects.stamp_of_history(type_name, found.step) == stamp:
+        while True:
+            stamp = self.table.stamp()
+            before = self.objects.written_history(type_name, found.step)
+            if before is not None and before.stamp == stamp:
                 return
             try:
-                self.objects.put_history(type_name, found.step, self._rows(type_name, found), stamp)
-            except _GoneError:
+                rows = (row for _, row in self.objects.rows(type_name, found))
+                self.objects.put_history(type_name, found.step, rows, stamp, before)
+            except ListGoneError:
                 return  # later lists were published since
-
-    def _rows(self, type_name: str, found: Found) -> Iterator[Listed]:
-        for number in range(1 << found.bits):
-            some = self.objects.values(type_name, found, name_of(number, found.bits))
-            if some is None:
-                raise _GoneError
-            yield from (row for _, row in some)
 
     # The sets of a slot
 
@@ -298,34 +302,52 @@ class Known:
         self._skipped, self._next = True, next(self._pairs, None)
 
 
-@dataclass
 class Spool:
-    """The values of a list in files; use it as a context manager."""
+    """The values of lists, in files of one folder; use it as a context manager.
 
-    digests: list[bytes] = field(default_factory=list)
-    _files: dict[int, IO[bytes]] = field(default_factory=dict)
+    However many types there are, one file is open at a time.
 
-    def add(self, value: str, since: int) -> None:
+    Attributes:
+        digests: the hashes of the values of each type.
+    """
+
+    def __init__(self, types: Iterable[str]) -> None:
+        self.digests: dict[str, list[bytes]] = {name: [] for name in types}
+        self._numbers = {name: number for number, name in enumerate(self.digests)}
+        self._folder = TemporaryDirectory()
+        self._waiting: dict[Path, list[str]] = {}
+        self._count = 0
+
+    def add(self, value: "Value") -> None:
         """Add a value."""
-        digest = sha256(value.encode()).digest()
-        number = digest[0] * FILES >> 8
-        file = self._files.get(number)
-        if file is None:
-            file = self._files[number] = TemporaryFile()  # noqa: SIM115, closed at exit
-        file.write(f"{json.dumps([value, since])}\n".encode())
-        self.digests.append(digest)
+        digest = sha256(value.value.encode()).digest()
+        self.digests[value.type_name].append(digest)
+        line = f"{json.dumps([value.value, value.since])}\n"
+        self._waiting.setdefault(self._file(value.type_name, digest[0] * FILES >> 8), []).append(line)
+        self._count += 1
+        if self._count == MOST_WAITING:
+            self._write()
 
-    def rows(self) -> Iterator[tuple[bytes, Listed]]:
-        """The values with their hashes, sorted by hash."""
-        for number in sorted(self._files):
-            file = self._files[number]
-            file.seek(0)
-            values = [Listed(*json.loads(line)) for line in file]
-            yield from sorted((sha256(each.value.encode()).digest(), each) for each in values)
+    def rows(self, type_name: str) -> Iterator[tuple[bytes, Listed]]:
+        """The values of a type with their hashes, sorted by hash."""
+        self._write()
+        for file in (self._file(type_name, number) for number in range(FILES)):
+            if file.exists():
+                with file.open("rb") as lines:
+                    values = [Listed(*json.loads(line)) for line in lines]
+                yield from sorted((sha256(each.value.encode()).digest(), each) for each in values)
+
+    def _file(self, type_name: str, number: int) -> Path:
+        return Path(self._folder.name) / f"{self._numbers[type_name]}-{number}"
+
+    def _write(self) -> None:
+        for path, lines in self._waiting.items():
+            with path.open("ab") as file:
+                file.write("".join(lines).encode())
+        self._waiting, self._count = {}, 0
 
     def __enter__(self) -> "Spool":
         return self
 
     def __exit__(self, *_: object) -> None:
-        for file in self._files.values():
-            file.close()
+        self._folder.cleanup()

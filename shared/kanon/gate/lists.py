@@ -1,12 +1,15 @@
 """Lists of the values that the crowd shares: what one is, its history in Parquet, and how readers find it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
 from kanon.gate.mechanism.above_threshold import is_above
+from kanon.gate.mechanism.bounds import guarantee
 from kanon.gate.mechanism.searches import Searches
 from kanon.gate.ranges import ListStep
+from kanon.gate.types import Type
+from kanon.noise.bound import Bound
 
 KEPT = 2
 """The lists of a type that can be read: a reader of a part can read the rest after the next tick."""
@@ -32,6 +35,11 @@ class Listed(NamedTuple):
 
     value: str
     since: int
+
+
+def join_bounds(types: Mapping[str, Type]) -> dict[str, Bound]:
+    """The bound for one join of each listed type; its step may depend on a year of the set's answers."""
+    return {name: guarantee(type_.parameters).watched for name, type_ in types.items() if type_.listed}
 
 
 class Lists(Protocol):

@@ -5,6 +5,8 @@ trace: no released answer is drawn again, and a set that has crossed stays true 
 old wake-ups were computed from the old noise. So every set is decided at the first step. Otherwise a set would next be
 evaluated when a client joins it, and its answer could reveal that one join.
 
+A restored table of statuses may lack what was suppressed since: these sets are suppressed again first.
+
 It is safe to interrupt the command anywhere and to run it again.
 """
 
@@ -22,6 +24,7 @@ from kanon.gate.storage.aws.true_objects import run_of, step_of
 from kanon.operate.changes import leased, places_at_work, refuse_rolled_back
 from kanon.operate.stacks import RunningStack
 from kanon.operate.states import newest_crossing, pieces_of, put_states
+from kanon.operate.suppressing import Suppressions
 
 LEASE = 3600
 """Seconds for which the slots are leased: longer than reading their parts and Statuses takes. Released at the end."""
@@ -67,6 +70,7 @@ def begin(stack: RunningStack, now: float) -> tuple[LogGenerationEntry, ...]:
         LeaseLostError: the lease has expired, and a worker has taken a slot. Run again.
     """
     refuse_rolled_back(stack)
+    Suppressions(stack).again()
     control = stack.control
     with leased(control, places_at_work(stack, now, LEASE), now, LEASE) as rows:
         seen = situation(stack)

@@ -1,8 +1,8 @@
 """Take a value out of the lists of a type, past and future.
 
-A record of its set key comes first, so no list that is published later has it, and no history that is written later.
-Objects are then read and replaced. Of two commands at once one may bring back what the other one has just taken out. So
-each takes out every value that is recorded, and begins again if one was recorded meanwhile.
+A record of its set key comes first, in the bucket of lists: no list that is published later has it, and no history that
+is written later. Objects are then read and replaced, unless somebody has replaced them meanwhile. Each command takes
+out every value that is recorded, and begins again if one was recorded meanwhile.
 """
 
 from collections.abc import Callable
@@ -36,6 +36,16 @@ def unlist(stack: RunningStack, type_name: str, value: str) -> int:
     ).unlist(value)
 
 
+def end_lists(stack: RunningStack, type_name: str) -> bool:
+    """End the lists of a retired type; their history stays for its days. Repeating it ends what a stopped command left.
+
+    Returns:
+        Whether there was a list.
+    """
+    ListTable(stack.client("dynamodb"), stack.query.control_table).end(type_name)
+    return ListObjects(stack.client("s3"), stack.list_bucket, stack.query.period).forget(type_name)
+
+
 def check_listed(stack: RunningStack, type_name: str) -> None:
     """Refuse a type that is not listed.
 
@@ -59,45 +69,55 @@ class Unlisting:
 
     def unlist(self, value: str) -> int:
         """As :func:`unlist`."""
-        self.table.unlist(self.key_of(value))
+        self.objects.unlist(self.key_of(value))
+        self.table.renew_stamp()
         self.objects.forget_opened(None)
         found = set[int]()
         while True:
-            stamp, keys = self.table.unlisted()
+            stamp = self.table.stamp()
+            keys = self.objects.unlisted()
             while not self._remove_from_current(keys):
                 pass
             found |= self._remove_from_history(value, keys, stamp)
-            if self.table.unlisted()[0] == stamp:
+            if self.table.stamp() == stamp:
                 return len(found)
 
     def _remove_from_current(self, keys: frozenset[bytes]) -> bool:
         """Take the values out of the lists that can be read; False if there is a new one."""
         lists = self.table.pointer(self.type_name)
+        if lists:  # what stopped listers left, a pointer of a restored Control might name
+            self.objects.keep(self.type_name, lists)
         after = tuple(found._replace(values=self._remove(found, keys)) for found in lists)
-        return after == lists or self.table.recount(self.type_name, lists, after)
+        return after == lists or self.table.change(self.type_name, lists, after)
 
     def _remove(self, found: Found, keys: frozenset[bytes]) -> int:
         """Take the values out of a list. Returns the number of the others."""
-        count = 0
-        for name in (name_of(number, found.bits) for number in range(1 << found.bits)):
+        names = (name_of(number, found.bits) for number in range(1 << found.bits))
+        return sum(self._remove_from_file(found, name, keys) for name in names)
+
+    def _remove_from_file(self, found: Found, name: str, keys: frozenset[bytes]) -> int:
+        while True:
+            tag = self.objects.tag(self.type_name, found, name)
             rows = [row for _, row in self.objects.values(self.type_name, found, name) or []]
             kept = self._others(rows, keys)
-            if len(kept) < len(rows):
-                self.objects.put(self.type_name, found, name, kept)
-            count += len(kept)
-        return count
+            if len(kept) == len(rows) or tag is None or self.objects.put(self.type_name, found, name, kept, tag):
+                return len(kept)
 
     def _remove_from_history(self, value: str, keys: frozenset[bytes], stamp: str) -> set[int]:
         """Take the values out of the history. Returns the steps of the lists that had ``value``."""
-        found = set[int]()
-        for step in self.objects.steps_of_history(self.type_name):
+        steps = self.objects.steps_of_history(self.type_name)
+        return {step for step in steps if self._remove_from_step(step, value, keys, stamp)}
+
+    def _remove_from_step(self, step: int, value: str, keys: frozenset[bytes], stamp: str) -> bool:
+        """Take the values out of the history of a step; whether it had ``value``."""
+        had = False
+        while True:
+            written = self.objects.written_history(self.type_name, step)
             rows = self.objects.history(self.type_name, step)
+            had |= any(row.value == value for row in rows)
             kept = self._others(rows, keys)
-            if len(kept) < len(rows):
-                self.objects.put_history(self.type_name, step, kept, stamp)
-            if any(row.value == value for row in rows):
-                found.add(step)
-        return found
+            if len(kept) == len(rows) or self.objects.put_history(self.type_name, step, kept, stamp, written):
+                return had
 
     def _others(self, rows: list[Listed], keys: frozenset[bytes]) -> list[Listed]:
         return [row for row in rows if self.key_of(row.value) not in keys]

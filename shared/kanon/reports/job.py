@@ -102,6 +102,8 @@ def _reaches(margin: Callable[[int, int], Interval], tau: int, bits: int = 256) 
 
 Mode = Literal["declared", "discover", "kanon"]
 EPSILON_CAP = 64
+MOST_KEYS = 10**7
+"""The largest number of declared or released keys: a worker holds all of them while it divides them into parts."""
 LEAST_DELTA, DELTA_CAP = Fraction(1, 10**12), Fraction(1, 1000)
 DEFAULT_EPSILON, DEFAULT_DELTA = "10", "1e-8"
 EPSILON_STEPS, DELTA_STEPS = 1000, 10**15

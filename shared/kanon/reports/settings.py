@@ -104,9 +104,11 @@ class StoreSettings(Settings):
 
 
 class JobsSettings(Jobs, Edge):
-    """The environment of ``jobs``."""
+    """The environment of ``jobs``. ``listed_types`` are the types of the deployment; empty if it has no lister."""
 
     budgets_table: Name
+    listed_types: str
+    period: Annotated[int, Field(ge=1, le=86_400)]
 
 
 class DecryptSettings(Jobs):
@@ -117,9 +119,11 @@ class DecryptSettings(Jobs):
 
 
 class AggregateSettings(Jobs):
-    """The environment of ``aggregate``."""
+    """The environment of ``aggregate``. ``list_bucket`` is empty if the deployment has no lister."""
 
     work_bucket: BucketName
+    list_bucket: str
+    period: Annotated[int, Field(ge=1, le=86_400)]
     budgets_table: Name
     maps_url: Name
     report_noise_key_secret: Name

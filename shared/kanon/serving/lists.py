@@ -25,12 +25,12 @@ from kanon.gate.publishing import clock_step, next_tick, tick_of
 from kanon.gate.ranges import ListStep, bits_for, encode, first_of, most_hashes, number_of
 from kanon.gate.storage.disk.control import SLOT
 from kanon.gate.types import Type
-from kanon.serving.directory import LIST_KEY, Directory, list_key
+from kanon.serving.directory import LIST_KEY, LISTS, Directory, list_key
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-NAME, FOLDER = "lists.db", "lists"
+NAME, FOLDER = LISTS, "lists"
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS opened (set_key BLOB PRIMARY KEY, value TEXT) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS lists (

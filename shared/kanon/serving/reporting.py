@@ -28,7 +28,7 @@ from kanon.reports.service.requests import reader
 from kanon.reports.service.rotation import Rotation
 from kanon.reports.service.shards import COUNTED, Shards
 from kanon.reports.service.stages import Stages
-from kanon.reports.settings import CollectSettings, JobsSettings, fingerprints
+from kanon.reports.settings import CollectSettings, Jobs, fingerprints
 from kanon.reports.storage.disk import NAME, FileBudgets, FolderObjects, KeyFiles, ReportsFile
 from kanon.reports.storage.key_ring import KnownKeys
 from kanon.reports.storage.objects import UnwritableError
@@ -71,9 +71,7 @@ class Reporting:
         file: jobs, budgets, arrivals and the ring of public keys.
     """
 
-    def __init__(
-        self, directory: Directory, settings: JobsSettings, collecting: CollectSettings, key: NoiseKey
-    ) -> None:
+    def __init__(self, directory: Directory, settings: Jobs, collecting: CollectSettings, key: NoiseKey) -> None:
         path = directory.path
         self.settings, self.collecting = settings, collecting
         self.file = ReportsFile(path)
@@ -127,7 +125,7 @@ class Reporting:
     def job_routes(self, wake: Callable[[str], None]) -> JobRoutes:
         """The routes of jobs."""
         budgets = FileBudgets(self.file, self.cap)
-        return JobRoutes(self.settings, lambda: self.file, lambda: budgets, self.bucket, wake, self._lists)
+        return JobRoutes(self.settings, lambda: self.file, lambda: budgets, self.bucket, wake, self._lists.lists)
 
     def work(self, measures: Measures, logger: Logger) -> "ReportWork":
         """What a service does with them."""
@@ -175,12 +173,11 @@ def open_reporting(directory: Directory, asked: Asked) -> Reporting | None:
     return Reporting(directory, settings, collecting, key)
 
 
-def _settings(directory: Directory, values: dict[str, str]) -> tuple[JobsSettings, CollectSettings]:
+def _settings(directory: Directory, values: dict[str, str]) -> tuple[Jobs, CollectSettings]:
     places = {
         "deployment": directory.settings.deployment,
         "control_table": NAME,
         "report_jobs_table": NAME,
-        "budgets_table": NAME,
         "reports_bucket": COLLECTED,
         "summaries_bucket": SUMMARIES,
         "report_buckets": "",
@@ -189,7 +186,7 @@ def _settings(directory: Directory, values: dict[str, str]) -> tuple[JobsSetting
         "edge_secret": "",
     }
     try:
-        return JobsSettings.model_validate({**places, **values}), CollectSettings.model_validate({**places, **values})
+        return Jobs.model_validate({**places, **values}), CollectSettings.model_validate({**places, **values})
     except ValidationError as error:
         problems = (f"{each['loc'][0]}: {reason(each)}" for each in error.errors())
         raise ConfigurationError("; ".join(problems)) from error

@@ -1,17 +1,23 @@
 """Use case: take a value out of the lists of a type, past and future.
 
-A record of its set key comes first, so no list that is published later, or again, has it.
+A record of its set key comes first, so no list that is published later, or again, has it. A copy of the directory may
+be older than the record: it takes what its original has.
 """
 
+import os
+from collections.abc import Collection
 from contextlib import closing
 from hashlib import sha256
+from pathlib import Path
 
 from kanon.disk import transaction
 from kanon.errors import ConfigurationError
 from kanon.gate.lists import read_parquet
 from kanon.gate.names import set_key
-from kanon.serving.directory import Directory
-from kanon.serving.lists import NAME, ListsFile, history_of, write_history
+from kanon.gate.storage.disk.control import ControlFile
+from kanon.keys import Secret
+from kanon.serving.directory import Directory, existing, locked, pepper_of, stored_settings
+from kanon.serving.lists import FOLDER, NAME, ListsFile, history_of, write_history
 
 
 def unlist(directory: Directory, type_name: str, value: str) -> int:
@@ -31,7 +37,32 @@ def unlist(directory: Directory, type_name: str, value: str) -> int:
     directory.control.unlist(key)
     if (directory.path / NAME).exists():
         _forget(directory, type_name, value, key)
-    return _remove_from_history(directory, type_name, value)
+    return _remove_from_history(directory.path, directory.joining.pepper, type_name, {key})
+
+
+def take_over(path: Path, original: Path) -> None:
+    """Suppress and unlist in a copy what is suppressed or unlisted in its original. Repeating it changes nothing.
+
+    Raises:
+        ConfigurationError: a process has the copy open, or the original is another deployment or none.
+    """
+    lock = locked(path)
+    try:
+        with closing(ControlFile(path)) as control, closing(ControlFile(existing(original))) as other:
+            settings = stored_settings(control)
+            if stored_settings(other).deployment != settings.deployment:
+                raise ConfigurationError(f"{original} holds another deployment than {path}: check --original")
+            for key in other.suppressed():
+                control.suppress(key)
+            for key in other.unlisted():
+                control.unlist(key)
+            keys = control.unlisted()
+        for file in path.glob(f"{NAME}*"):  # it is made again
+            file.unlink()
+        for folder in (path / FOLDER).glob("*"):
+            _remove_from_history(path, pepper_of(path), folder.name, keys)
+    finally:
+        os.close(lock)
 
 
 def _forget(directory: Directory, type_name: str, value: str, key: bytes) -> None:
@@ -49,11 +80,13 @@ def _forget(directory: Directory, type_name: str, value: str, key: bytes) -> Non
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-def _remove_from_history(directory: Directory, type_name: str, value: str) -> int:
+def _remove_from_history(path: Path, pepper: Secret, type_name: str, keys: Collection[bytes]) -> int:
+    """Take values out of the history of a type, by their set keys. Returns the number of the lists that had one."""
     found = 0
-    for file in sorted(history_of(directory.path, type_name).glob("date=*/step=*/values.parquet")):
+    for file in sorted(history_of(path, type_name).glob("date=*/step=*/values.parquet")):
         rows = read_parquet(file)
-        if any(row.value == value for row in rows):
-            write_history(file, (row for row in rows if row.value != value))
+        kept = [row for row in rows if set_key(pepper, type_name, sha256(row.value.encode()).digest()) not in keys]
+        if len(kept) < len(rows):
+            write_history(file, kept)
             found += 1
     return found

@@ -18,6 +18,7 @@ from tests.e2e.gate.backups import RUNBOOK, objects, put_back, put_object, rows,
 from tests.e2e.gate.oracle import Oracle
 from tests.e2e.gate.test_mixtures import TYPES, join_some, next_steps
 from tests.integration.gate.doctor_view import run_on
+from tests.integration.gate.edge import base64url
 from tests.moto_engine import ENGINES
 
 
@@ -104,6 +105,22 @@ def test_after_statuses_was_restored_evaluation_stops_and_a_new_generation_conti
     put_back(drill.stack, backup, ("Statuses",))
     assert next_steps(drill.oracle)[0]
     begin_generation(drill, "Tables of different times")
+
+
+def test_after_statuses_was_restored_a_new_generation_suppresses_what_was_suppressed(drill: Drill) -> None:
+    true = [(name, set_id) for name in "ac" for set_id in (b"one", b"two")]
+    drill.oracle.join_all([(*place, f"c{number}") for place in true for number in range(40)])
+    assert drill.oracle.finish_step() == 0
+    backup = {"Statuses": rows(drill.stack, "Statuses")}
+    assert all(drill.oracle.answered[place] for place in true)
+    for command, places in (("suppress", true), ("unsuppress", true[:1])):
+        for name, set_id in places:
+            words = ["operate", command, f"{name}/{base64url(set_id)}", "--yes", "--stack", "NAME"]
+            assert drill._kanon(words)[0] == 0
+    put_back(drill.stack, backup, ("Statuses",))
+    begin_generation(drill, "Tables of different times")
+    answers = drill.oracle.answers()
+    assert [place for place in true if answers[place]] == true[:1]
 
 
 def begin_generation(drill: Drill, section: str) -> None:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -12,16 +13,21 @@ from typer.testing import CliRunner
 from kanon.cli.main import app
 from kanon.client import Client, Connection, Join
 from kanon.errors import ConfigurationError
+from kanon.gate.listed_sets import SUFFIX, ListedSet, decode, encode, name_beside
 from kanon.gate.names import set_key
 from kanon.gate.storage.aws.lists import ListObjects
+from kanon.gate.true_sets import PREFIX
 from kanon.keys import fetch_secret
 from kanon.local import Stack
 from kanon.local.template import TemplateError
+from kanon.operate.generation import begin
 from kanon.operate.stacks import described_stack
 from kanon.operate.unlisting import unlist
+from tests.e2e.gate.backups import rows
 from tests.integration.gate.edge import base64url
 from tests.monitor.monitor import Monitor
 from tests.moto_engine import ENGINES
+from tests.table_ids import give_ids
 
 HOUR = 3600
 TYPES = {
@@ -89,6 +95,27 @@ def test_what_a_crowd_shares_is_listed_and_nothing_else(listing: Stack, client: 
     assert not listing.failures
 
 
+def test_a_private_look_up_of_one_value_takes_the_pointer_and_one_range(
+    listing: Stack, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[tuple[str, int]] = []
+    original = listing.answer
+
+    def answer(asked: Any) -> Any:
+        found = original(asked)
+        taken.append((asked.target, len(found.body)))
+        return found
+
+    monkeypatch.setattr(listing, "answer", answer)
+    assert client.is_shared("terms", ["shoes"], private=True) == {"shoes"}
+    (pointer, _), (file, size) = taken
+    assert pointer == "/v1/types/terms/ranges"
+    assert file.startswith(f"{pointer}/")
+    assert 0 < size <= 1 << 16
+    assert client.is_shared("terms", ["my own name"], private=True) == set()
+    assert "shoes" not in str(taken)
+
+
 def test_lists_take_the_roles_of_their_functions_alone(listing: Stack) -> None:
     listed(listing)
     calls = {(call.function, call.action) for call in Monitor.of(listing).calls}
@@ -150,6 +177,53 @@ def test_an_operator_suppresses_and_unlists(listing: Stack) -> None:
         unlist(running, "fledge", "x")
 
 
+def test_a_restored_control_brings_back_nothing_that_was_unlisted(
+    listing: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Control as a new table with rows of before. Its ids are those of DynamoDB, so evaluation stops meanwhile."""
+    give_ids(monkeypatch)
+    running = described_stack(listing.describe(), listing.session, listing.engine.endpoint)
+    backup = rows(listing, "Control")
+    value, others = VALUES[1], {value for value in VALUES if value != VALUES[1]}
+    unlist(running, "terms", value)
+    listing.advance(HOUR)
+    assert listed(listing) == others
+
+    new_table(listing, "Control", backup)
+    listing.restart("evaluate")
+    for _ in range(3):  # its pointer leads nowhere at first
+        answer = listing.request("GET", "/v1/types/terms/released")
+        assert answer.status == 404 or {each["value"] for each in answer.json()["values"]} <= others
+        listing.advance(HOUR // 2)
+    assert value.encode() not in contents(listing)
+    entries = begin(running, listing.clock.now())
+    told = json.dumps([entry.model_dump() for entry in entries])
+    listing.functions["evaluate"].environment["KANON_LOG_GENERATIONS"] = told  # type: ignore[index]
+    listing.restart("evaluate")
+    listing.advance_to((entries[-1].from_step + 1) * HOUR - 60)
+    join(listing, [value, "later"], 60)
+    listing.advance(2 * HOUR)
+    assert "later" in listed(listing) <= {"later", *others}
+    assert value.encode() not in contents(listing)
+    assert listing.request("GET", "/v1/types/terms/ranges").json()["step"] >= entries[-1].from_step
+    listing.failures.clear()
+
+
+def new_table(stack: Stack, table: str, rows: list[dict[str, Any]]) -> None:
+    """Put a new table with these rows in the place of one."""
+    client, name = stack.session.client("dynamodb"), stack.storage.tables[table]
+    old = client.describe_table(TableName=name)["Table"]
+    client.delete_table(TableName=name)
+    client.create_table(
+        TableName=name,
+        KeySchema=old["KeySchema"],
+        AttributeDefinitions=old["AttributeDefinitions"],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    for item in rows:
+        client.put_item(TableName=name, Item=item)
+
+
 def files(stack: Stack, to: Path) -> Path:
     """The history, as a copy in a folder."""
     s3, bucket = stack.session.client("s3"), stack.storage.buckets["ListBucket"]
@@ -185,6 +259,27 @@ def test_the_history_answers_since_when_and_how_long(listing: Stack, tmp_path: P
     newest = listing.request("GET", "/v1/types/terms/released").json()["step"]
     assert found["later"][0] > found["shoes"][0]
     assert {last for _, last, *_ in found.values()} == {newest}
+
+
+def test_one_damaged_value_is_reported_and_the_others_are_listed(listing: Stack) -> None:
+    s3, (states, lists) = listing.session.client("s3"), map(listing.storage.buckets.get, ("StatesBucket", "ListBucket"))
+    found: dict[str, list[ListedSet]] = {}
+    for item in s3.list_objects_v2(Bucket=states)["Contents"]:
+        if item["Key"].endswith(SUFFIX):
+            shows = PREFIX + item["Key"].removesuffix(SUFFIX)
+            found[shows] = list(decode(shows, s3.get_object(Bucket=states, Key=item["Key"])["Body"].read()) or ())
+    damaged = min(each.key for sets in found.values() for each in sets)
+    for shows, sets in found.items():
+        changed = [each._replace(sealed=each.sealed[:-1] + b"x") if each.key == damaged else each for each in sets]
+        s3.put_object(Bucket=states, Key=name_beside(shows), Body=encode(shows, changed))
+    for item in s3.list_objects_v2(Bucket=lists, Prefix="opened/")["Contents"]:
+        s3.delete_object(Bucket=lists, Key=item["Key"])
+    assert "ListsWithUnopenedValues" not in listing.logs.getvalue()  # type: ignore[attr-defined]
+    listing.advance(HOUR)
+    assert listed(listing) < set(VALUES)
+    assert len(listed(listing)) == len(VALUES) - 1
+    assert '"ListsWithUnopenedValues":[1.0]' in listing.logs.getvalue()  # type: ignore[attr-defined]
+    assert not listing.failures
 
 
 def test_a_key_without_a_listed_type_publishes_nothing_and_raises_no_alarm(new_stack: Callable[..., Stack]) -> None:

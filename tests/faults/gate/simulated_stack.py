@@ -171,10 +171,11 @@ class SimulatedStack(SimulatedTime):
         self.layouts = JoinSettings.from_environment(environment).layouts
         log = StepLog(self.dynamodb, storage.tables["StepLog"], self.layouts)
         self.joining = Joining(self.configured, pepper, client_key, log, PERIOD, self.outage_allowance)
+        self.statuses = lambda: Statuses(self.dynamodb, storage.tables["Statuses"])
         self.new_querying = lambda: Querying(
             self.configured,
             pepper,
-            Statuses(self.dynamodb, storage.tables["Statuses"]),
+            self.statuses(),
             PERIOD,
             self.layouts,
             self.publish_delay,
@@ -391,7 +392,9 @@ class SimulatedStack(SimulatedTime):
 
     def unreferenced(self) -> set[str]:
         """The objects to which no row leads, after a sweep. What a row leads to is there."""
-        named = set()
+        statuses = self.statuses()
+        statuses.read((), (), consistent=True)
+        named = {f"suppressed/{key.hex()}" for key in statuses.suppressed}
         for place, row in self.control.rows():
             self.control.lease(place, "test", self.true_time(), self.true_time())  # the last run is over
             named |= _named(row, self.parts(place))

@@ -37,7 +37,7 @@ from tests.faults.gate.test_crash_at_every_call import by_digest
 pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
 
 ONE_IN = {"every": 1, "all": 7}.get(os.environ.get("FAULTS", ""))
-"""Of the ends, every so-many-th; None: a few."""
+"""Of the ends, every so-many-th; None: two."""
 SLOTS, HISTORY = 2, 4
 SETS = tuple((name, bytes([n])) for n in range(3) for name in TYPES)
 NOTHING_LEFT = (typer.BadParameter, ChangeRefusedError)
@@ -232,10 +232,10 @@ COMMANDS = [
 
 
 def chosen(calls: list[str]) -> list[tuple[int, Any]]:
-    """The default: one end after the first of every kind of write, and one before the last call."""
+    """The default: one end after the last kind of write has begun, and one before the last call."""
     numbered = reversed([*enumerate(calls, 1)])
     writes = {name: number for number, name in numbered if re.search("Put|Update|Delete|Write", name)}
-    return [*((number, dies_after) for number in sorted(writes.values())), (len(calls), dies_before)]
+    return [(max(writes.values()), dies_after), (len(calls), dies_before)]
 
 
 @pytest.fixture(scope="module")

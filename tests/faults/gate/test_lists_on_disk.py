@@ -9,13 +9,14 @@ from typing import Any, get_args
 import pytest
 
 import kanon.disk
-from kanon.errors import KanonError
+from kanon.errors import ConfigurationError, KanonError
 from kanon.gate import deciding
 from kanon.gate import lists as gate_lists
 from kanon.gate.lists import Found, place_of_step
 from kanon.serving import lists
+from kanon.serving.directory import retire
 from kanon.serving.lists import Lister, ListsFile
-from kanon.serving.unlisting import unlist
+from kanon.serving.unlisting import take_over, unlist
 from tests.faults.fault_injector import ProcessDied
 from tests.faults.gate.disk_faults import How, faulty_disk
 from tests.faults.gate.test_crash_on_disk import points, settle
@@ -55,7 +56,19 @@ def listed(path: Path) -> Any:
 
 def unlisted(path: Path) -> Any:
     with opened(path, closed(LAST)) as directory:
-        unlist(directory, "grid", VALUES[0])
+        unlist(directory, "grid", VALUES[1])
+
+
+def retired(path: Path) -> Any:
+    try:
+        retire(path, "grid")
+    except ConfigurationError as error:  # the run before was done
+        assert "has no type 'grid'" in str(error)  # noqa: PT017, it need not be raised
+
+
+def taken_over(path: Path) -> Any:
+    """A copy takes what was unlisted, before it gets noise of its own."""
+    take_over(path, path.parent / "original")
 
 
 def seen(path: Path) -> dict[str, tuple[Found, list[Any]]]:
@@ -67,15 +80,32 @@ def seen(path: Path) -> dict[str, tuple[Found, list[Any]]]:
     return rows
 
 
+EXPECTED: dict[Callable[[Path], Any], dict[str, int]] = {
+    listed: dict.fromkeys(LISTED, LAST),
+    unlisted: dict.fromkeys(LISTED, LAST - 1),
+    retired: {"crossing": LAST - 1},
+    taken_over: {},  # the lists are made again
+}
+
+
+def values_of(path: Path, files: dict[str, bytes]) -> set[str]:
+    """The values of one type in the history."""
+    return {row.value for name in files if "/grid/" in name for row in gate_lists.read_parquet(path / name)}
+
+
 def history(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in (path / lists.FOLDER).rglob("values.parquet")}
 
 
 @pytest.mark.parametrize("how", get_args(How))
-@pytest.mark.parametrize("use", [listed, unlisted])
+@pytest.mark.parametrize("use", [listed, unlisted, retired, taken_over])
 def test_a_run_that_stops_at_any_call_is_made_up_for_by_the_next(
     tmp_path: Path, made: Path, use: Callable[[Path], Any], how: How
 ) -> None:
+    shutil.copytree(made, tmp_path / "original")
+    settle(tmp_path / "original")
+    unlisted(tmp_path / "original")
+
     def run(to: Path, at: int) -> Any:
         shutil.copytree(made, to)
         settle(to)
@@ -89,12 +119,15 @@ def test_a_run_that_stops_at_any_call_is_made_up_for_by_the_next(
         use(to)
         after = seen(to)
         for name in LISTED:  # a whole list, the one before or the new one
-            assert between[name] in (before[name], after[name]), f"call {at} of {disk.calls}"
+            seen_by = before.get(name), after.get(name)
+            assert between.get(name) in seen_by or use is taken_over, f"call {at} of {disk.calls}"
         return after, history(to), disk
 
     after, files, disk = run(tmp_path / "whole", 0)
-    assert {found.step for found, _ in after.values()} == {LAST if use is listed else LAST - 1}
-    assert len(disk.calls) > 20
+    steps = {name: found.step for name, (found, _) in after.items()}
+    assert steps == EXPECTED[use]
+    assert (VALUES[1] in values_of(tmp_path / "whole", files)) is (use in (listed, retired))
+    assert len(disk.calls) > 16
     for at in points(disk):
         found, others, _ = run(tmp_path / str(at), at)
         assert found == after

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import botocore.endpoint
 import pytest
@@ -85,14 +85,17 @@ class SimulatedReports(SimulatedTime):
         runs: the invocations since the stack was put back.
         disturb: the behaviour of calls for some invocations; the others are undisturbed.
         disorder: makes messages come twice, late and in any order, and workers' clocks differ; None for good order.
+        parameters: of the stack.
         touched: which functions called which bucket, by the bucket's logical id.
         said: what the service answered to requests that failed.
     """
 
+    parameters: ClassVar[dict[str, str]] = {"Reports": "ON"}
+
     def __enter__(self) -> Self:
         self.patch = pytest.MonkeyPatch()
         give_ids(self.patch)
-        self.stack = Stack({"Reports": "ON"}, start=START, seed=5)
+        self.stack = Stack(self.parameters, start=START, seed=5)
         self.stack.__enter__()
         self.faults = FaultInjector(self.pass_time, self.true_time)
         self.patch.setattr(botocore.endpoint, "time", SimpleNamespace(sleep=self.pass_time))

@@ -27,7 +27,7 @@ from tests.faults.gate.test_crash_on_disk import EVERY, settle
 from tests.faults.reports import reports_on_disk
 from tests.faults.reports.reports_on_disk import NOW, at, begin, check, outcome, work
 
-KILLS = 60 if os.environ.get("FAULTS") == "all" else 4
+KILLS = 60 if os.environ.get("FAULTS") else 4
 
 
 @pytest.fixture(autouse=True)

@@ -413,6 +413,28 @@ def test_a_missing_part_is_reported(own_stack: Stack) -> None:
     assert wrong(own_stack) == {"states": (Verdict.FAIL, Section.STATES)}
 
 
+@pytest.mark.parametrize("being_made", [False, True])
+def test_missing_true_sets_are_a_warning_until_they_are_made_again(own_stack: Stack, *, being_made: bool) -> None:
+    shown = control(own_stack).row(Place(0, 0)).shown
+    assert shown is not None
+    if being_made:
+        own_stack.session.client("dynamodb").update_item(
+            TableName=own_stack.storage.tables["Control"],
+            Key={"name": {"S": "slot#0#0"}},
+            UpdateExpression="SET remaking = :made REMOVE shown",
+            ExpressionAttributeValues={":made": {"L": [{"S": "0/0/list"}, {"S": "80"}, {"S": shown}]}},
+        )
+    else:
+        put_object(own_stack, shown, None)
+    first, second = findings(own_stack)["states"]
+    assert (first.verdict, second.verdict) == (Verdict.OK, Verdict.WARN)
+    assert second.seen == "slot 0: the true sets are missing, and queries ask the table"
+    assert own_stack.request("POST", JOIN, {"client": "b"}).status == 200
+    own_stack.advance(HOUR)
+    assert wrong(own_stack) == {}
+    assert control(own_stack).row(Place(0, 0)).shown not in (None, shown)
+
+
 def test_a_bucket_that_is_not_private_is_reported(own_stack: Stack) -> None:
     client, bucket = own_stack.session.client("s3"), own_stack.storage.buckets["StatesBucket"]
     assert findings(own_stack)["bucket"][0].seen == "private"

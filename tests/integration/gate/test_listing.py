@@ -1,8 +1,11 @@
 """A list is what queries answer at its step, value by value, whatever happens before it is published."""
 
-from collections.abc import Callable, Iterator
+import os
+import resource
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -14,16 +17,15 @@ from kanon.gate.listing import Listing, Visible
 from kanon.gate.lists import Found, Listed
 from kanon.gate.publishing import clock_step
 from kanon.gate.slots import Layout, Layouts
-from kanon.gate.storage.aws import lists as aws_lists
 from kanon.gate.storage.aws.control import Place
 from kanon.gate.storage.aws.lists import ListObjects, ListTable
-from kanon.operate.unlisting import Unlisting
-from tests.integration.gate.published import Published, compared, key_of
+from kanon.operate.unlisting import Unlisting, end_lists
+from tests.integration.gate.published import Published, compared, key_of, set_of
 from tests.integration.gate.tables import Running, fresh, running
-from tests.integration.gate.test_evaluation import START, closing
+from tests.integration.gate.test_evaluation import PERIOD, START, closing
 
-DAYS = 10 * 24
-"""Steps. A month is equal too, and takes two minutes."""
+DAYS = 2 * 24
+"""Steps. ``make faults`` compares a month."""
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +45,7 @@ def made(moto: Running, layouts: Layouts) -> Published:
     return Published(tables)
 
 
-def test_every_list_of_ten_days_is_what_queries_answer_at_its_step(published: Published) -> None:
+def test_every_list_of_two_days_is_what_queries_answer_at_its_step(published: Published) -> None:
     run = compared(published, range(START, START + DAYS))
     assert run.found == []
     assert run.true > 2 * DAYS
@@ -133,15 +135,15 @@ def test_a_planted_mistake_is_seen(published: Published, monkeypatch: pytest.Mon
 LAST = START + 6
 
 
-def evaluated(published: Published, last: int = LAST) -> None:
-    """Evaluate all steps, and publish each list but the last."""
+def evaluated(published: Published, last: int = LAST, listed: int = LAST - 1) -> None:
+    """Evaluate all steps, and publish each list up to that of ``listed``."""
     for slot in (0, 1):
         published.start(slot)
     for step in range(START, last + 1):
         published.join_step(step)
         for slot in (0, 1):
             published.run(closing(step), slot)
-        if step < last:
+        if step <= listed:
             published.publish(published.visible(step))
 
 
@@ -217,7 +219,7 @@ def forget_last(published: Published) -> None:
     for name in ("one-sided", "crossing"):
         newest, *before = lister.table.pointer(name)
         assert newest.step == LAST
-        assert lister.table.recount(name, (newest, *before), before)
+        assert lister.table.change(name, (newest, *before), before)
         for key in published.objects(f"lists/{name}/"):
             if f"step={LAST}/" in key:
                 published.tables.s3.delete_object(Bucket=published.bucket, Key=key)
@@ -267,7 +269,9 @@ def test_what_is_unlisted_while_a_list_is_made_is_not_in_it(published: Published
     value = min(wanted)
 
     def unlisted(self: ListTable, *given: Any) -> bool:
-        self.unlist(key_of("one-sided", value))
+        if not published.objects("unlisted/"):
+            published.lister().objects.unlist(key_of("one-sided", value))
+            self.renew_stamp()
         return original(self, *given)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -293,44 +297,92 @@ def test_of_two_that_unlist_at_once_neither_brings_back_a_value(
     first, second, *_ = sorted(published.answer("one-sided", published.visible(LAST))[1])
     original = getattr(ListObjects, call)
 
-    def late(*given: Any) -> None:
+    def late(*given: Any) -> Any:
         """The other command is done between a read of this one and its write."""
         if getattr(given[2], "step", given[2]) == LAST:
             monkeypatch.setattr(ListObjects, call, original)
             unlist(published, second)
-        original(*given)
+        return original(*given)
 
     monkeypatch.setattr(ListObjects, call, late)
     unlist(published, first)
     newest = published.newest("one-sided")
     assert newest is not None
     assert not {first, second} & {row.value for _, row in newest[1]}
-    of_type = [each for key, each in history(published).items() if key.startswith("lists/one-sided/")]
-    assert not {first, second} & {row.value for each in of_type for row in each}
+    assert not {first, second} & of_history(published)
+
+
+class Late(NamedTuple):
+    """A lister that stops after it has written a history of what it had read before a value was unlisted."""
+
+    others: Callable[[Published], Any]
+    """What another lister does, between what the late one has read and what it writes."""
+    written: bool
+    """Whether what the late one has read may be there when it stops."""
+
+
+AT_THE_SAME_TIME = {
+    "nobody": Late(lambda _: None, written=True),
+    "a run that publishes the next list": Late(lambda p: p.publish(p.visible(LAST + 1)), written=False),
+    "two runs, until the list is gone": Late(
+        lambda p: (p.publish(p.visible(LAST + 1)), p.publish(p.visible(LAST + 2))), written=False
+    ),
+}
+
+
+@pytest.mark.parametrize("order", ["others, then unlisted", "unlisted, then others"])
+@pytest.mark.parametrize("others", AT_THE_SAME_TIME)
+def test_a_lister_that_stops_after_a_late_history_leaves_no_unlisted_value(
+    published: Published, monkeypatch: pytest.MonkeyPatch, others: str, order: str
+) -> None:
+    """Between `put_history` with an old stamp and the look whether that is still the stamp."""
+    late, steps = AT_THE_SAME_TIME[others], [lambda: unlist(published, value), lambda: late.others(published)]
+    evaluated(published, LAST + 2, listed=LAST - 1)
+    value = min(published.answer("one-sided", published.visible(LAST))[1])
+    original = ListObjects.put_history
+
+    def stopping(self: ListObjects, type_name: str, step: int, values: Any, *given: Any) -> bool:
+        if (type_name, step) != ("one-sided", LAST):
+            return original(self, type_name, step, values, *given)
+        monkeypatch.setattr(ListObjects, "put_history", original)
+        read = list(values)
+        for each in steps if order.startswith("unlisted") else reversed(steps):
+            each()
+        original(self, type_name, step, read, *given)
+        raise DiedError
+
+    monkeypatch.setattr(ListObjects, "put_history", stopping)
+    with pytest.raises(DiedError):
+        published.publish(published.visible(LAST))
+    assert (value in of_history(published)) is late.written
+    published.publish(published.visible(LAST + 2))
+    assert of_history(published)
+    assert value not in of_history(published)
+
+
+def of_history(published: Published) -> set[str]:
+    """The values of one type that its history has."""
+    files = history(published).items()
+    return {row.value for key, rows in files if key.startswith("lists/one-sided/") for row in rows}
 
 
 def test_what_a_stopped_command_left_goes_with_the_next_value(published: Published) -> None:
     evaluated(published)
     published.publish(published.visible(LAST))
     first, second, *_ = sorted(published.answer("one-sided", published.visible(LAST))[1])
-    published.lister().table.unlist(key_of("one-sided", first))  # and no more
+    published.lister().objects.unlist(key_of("one-sided", first))  # and no more
     unlist(published, second)
-    of_type = [each for key, each in history(published).items() if key.startswith("lists/one-sided/")]
-    assert any(of_type)
-    assert not {first, second} & {row.value for each in of_type for row in each}
+    assert of_history(published)
+    assert not {first, second} & of_history(published)
 
 
-def test_more_unlisted_values_than_an_item_holds_are_refused(
-    published: Published, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(aws_lists, "MOST_UNLISTED", 2)
-    table = published.lister().table
-    for value in "ab":
-        table.unlist(key_of("one-sided", value))
-    with pytest.raises(ConfigurationError, match="kanon operate suppress"):
-        table.unlist(key_of("one-sided", "c"))
-    table.unlist(key_of("one-sided", "b"))
-    assert len(table.unlisted()[1]) == 2
+def test_lists_stop_if_the_bucket_has_lost_what_was_unlisted(published: Published) -> None:
+    evaluated(published)
+    unlist(published, min(published.answer("one-sided", published.visible(LAST))[1]))
+    (key,) = published.objects("unlisted/")
+    published.tables.s3.delete_object(Bucket=published.bucket, Key=key)
+    with pytest.raises(ConfigurationError, match="unlist them again"):
+        published.publish(published.visible(LAST))
 
 
 def test_a_value_is_opened_once_and_only_the_new_ones(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,6 +447,29 @@ def test_the_review_holds_a_value_back(published: Published) -> None:
     )
 
 
+def test_what_is_suppressed_within_its_review_is_in_no_list_and_no_history(published: Published) -> None:
+    published.review = 2
+    for slot in (0, 1):
+        published.start(slot)
+    value, others = "=1+1", set[str]()
+    for step in range(START, LAST + 1):
+        published.join_values("crossing", value, range(12), step)  # it would stay true
+        published.join_step(step)
+        for slot in (0, 1):
+            published.run(closing(step), slot)
+        published.publish(published.visible(step))
+        if step == START:
+            assert value in published.answer("crossing", published.visible(step))[1]  # true, and in review
+            published.tables.statuses.suppress(key_of("crossing", value))
+        newest = published.newest("crossing")
+        assert newest is not None
+        assert newest[0].step == step
+        others |= {row.value for _, row in newest[1]}
+    assert others
+    assert value not in others
+    assert {row.value for key, rows in history(published).items() if "/crossing/" in key for row in rows} == others
+
+
 def test_large_lists_are_divided_and_read_in_pages(published: Published, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "most_hashes", lambda _: 2)
     monkeypatch.setattr(gate_lists, "ROWS_A_GROUP", 2)
@@ -411,6 +486,78 @@ def test_large_lists_are_divided_and_read_in_pages(published: Published, monkeyp
     assert newest is not None
     assert rows == newest[1]
     assert {row.value for _, row in rows} == published.answer("one-sided", published.visible(LAST))[1]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_the_lists_of_a_retired_type_end_though_the_command_stops_at_any_call(
+    published: Published, before: bool
+) -> None:
+    evaluated(published)
+    files = history(published)
+    client = published.tables.running.objects(), published.tables.other_client()
+    late, at = published.lister(), 0
+    stack = SimpleNamespace(
+        client=lambda name: client[name == "dynamodb"],
+        list_bucket=published.bucket,
+        query=SimpleNamespace(control_table=published.tables.names["Control"], period=PERIOD),
+    )
+    while True:
+        at += 1
+        calls = ending(client, at, before=before, command=lambda: end_lists(stack, "one-sided"))  # type: ignore[arg-type]
+        if len(calls) < at:
+            break
+        if published.objects("current/one-sided/"):  # the pointer goes first
+            assert published.newest("one-sided") is None or len(calls) == 1
+    assert at > 2
+    assert published.newest("one-sided") is None
+    assert published.objects("current/one-sided/") == []
+    assert history(published) == files  # for its days
+    late.run(published.visible(LAST))  # it began before the type was taken out
+    assert published.newest("one-sided") is None
+    assert published.objects("current/one-sided/") == []
+    assert published.newest("crossing") is not None
+    assert not end_lists(stack, "one-sided")  # type: ignore[arg-type]
+
+
+def ending(clients: Sequence[Any], at: int, *, before: bool, command: Callable[[], Any]) -> list[str]:
+    """Let a command die at a call, before it arrives or after. Returns the calls."""
+    calls: list[str] = []
+
+    def died(model: Any, **_: Any) -> None:
+        calls.append(model.name)
+        if len(calls) == at:
+            raise DiedError
+
+    event = "before-call" if before else "after-call"
+    for client in clients:
+        client.meta.events.register_last(event, died, unique_id="ending")
+    try:
+        command()
+    except DiedError:
+        pass
+    finally:
+        for client in clients:
+            client.meta.events.unregister(event, unique_id="ending")
+    return calls
+
+
+def test_lists_of_a_hundred_types_need_no_more_open_files_than_that_of_one() -> None:
+    types = [f"type {number}" for number in range(100)]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = os.open(os.devnull, os.O_RDONLY)
+    os.close(opened)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (opened + 4, limits[1]))
+    try:
+        with listing.Spool(types) as spool:
+            for number in range(25_000):  # more than wait in memory
+                spool.add(listing.Value(types[number % 100], f"value {number}", number))
+            found = {name: list(spool.rows(name)) for name in types}
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    for at, name in enumerate(types):
+        rows = [(set_of(f"value {n}"), Listed(f"value {n}", n)) for n in range(at, 25_000, 100)]
+        assert found[name] == sorted(rows)
+        assert sorted(spool.digests[name]) == [digest for digest, _ in found[name]]
 
 
 def test_only_the_last_two_lists_are_kept(published: Published) -> None:

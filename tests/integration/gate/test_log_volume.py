@@ -9,6 +9,7 @@ import pytest
 from kanon.http.totals import SECONDS
 from kanon.local import Stack
 from tests.infrastructure.template import properties, read
+from tests.integration.gate.doctor_view import metrics
 
 SET = "/v1/types/fledge/sets/YWJj"
 MOST_BYTES = 512
@@ -89,3 +90,12 @@ def test_a_line_of_the_access_log_is_short() -> None:
 def test_lambda_adds_no_line_to_a_call_that_succeeds(name: str) -> None:
     logging = properties(read(), name)["LoggingConfig"]
     assert (logging["LogFormat"], logging["SystemLogLevel"]) == ("JSON", "WARN")
+
+
+def test_a_query_measures_the_loading_of_an_object_of_true_sets_and_only_that(stack: Stack) -> None:
+    stack.request("POST", f"{SET}:join", {"client": "a"})
+    stack.advance(3 * 3600)
+    for loads in (0, 1, 1):  # after a random time of up to a minute; once in a step
+        stack.request("GET", SET)
+        assert len(metrics(stack, "TrueSetsLoadTime")) == loads
+        stack.advance(61)

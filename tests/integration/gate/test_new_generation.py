@@ -50,6 +50,7 @@ class Settings:
     """Those of `evaluate` as far as the command reads them."""
 
     tables: dict[str, str]
+    states_bucket: str
     log_generations: tuple[LogGenerationEntry, ...] = ()
     layouts: Layouts = TWO_SLOTS
     noise_keys: tuple[NoiseKeyEntry, ...] = (NoiseKeyEntry(id="1", from_step=0),)
@@ -67,7 +68,7 @@ class Service:
     schedule: Schedule = SCHEDULE
 
     def __post_init__(self) -> None:
-        self.evaluate = Settings(dict(self.tables.names))
+        self.evaluate = Settings(dict(self.tables.names), self.tables.bucket)
         self.tables.layouts = TWO_SLOTS
         self.ids = {name: f"{name}-1" for name in self.tables.names}
         self.control.type_numbers(["small"])
@@ -102,8 +103,8 @@ class Service:
     def parts(self, place: Place) -> PartObjects:
         return self.tables.parts(place)
 
-    def client(self, _: str) -> Any:
-        return self.tables.client
+    def client(self, name: str) -> Any:
+        return {"dynamodb": self.tables.client, "s3": self.tables.s3}[name]
 
     def replace(self, *names: str) -> None:
         for name in names:

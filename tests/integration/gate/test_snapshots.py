@@ -23,6 +23,7 @@ GATEWAY = {
     "KANON_EDGE_SECRET": "edge",
     "KANON_JOIN_FUNCTION": "join",
     "KANON_QUERY_FUNCTION": "query",
+    "KANON_ISSUER_FUNCTION": "",
 }
 FUNCTIONS = {"join": JOIN, "query": QUERY, "gateway": GATEWAY}
 

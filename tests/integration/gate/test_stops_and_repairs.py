@@ -289,6 +289,17 @@ def test_a_suppressed_set_reads_false_through_every_instance_until_it_is_unsuppr
     assert oracle.finish_step() == 0
 
 
+def test_a_set_that_is_one_too_many_is_not_kept_as_suppressed(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kanon.gate.storage.aws.statuses.MOST_SUPPRESSED", 1)
+    first, second = (f"a/{encoded(name)}" for name in SETS[:2])
+    assert operate(stack, "suppress", first, "--yes")[0] == 0
+    kept = objects(stack)
+    assert sum(key.startswith("suppressed/") for key in kept) == 1
+    code, output = operate(stack, "suppress", second, "--yes")
+    assert (code, "unsuppress one" in output) == (2, True), output
+    assert objects(stack) == kept
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

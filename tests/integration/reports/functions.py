@@ -10,7 +10,7 @@ import boto3
 
 from kanon.local.functions import Environment, Function
 from kanon.local.source import ROOT
-from kanon.reports.settings import AggregateSettings, DecryptSettings, RotateSettings
+from kanon.reports.settings import AggregateSettings, DecryptSettings, JobsSettings, RotateSettings
 from kanon.settings import Settings
 from tests.integration.gate.tables import Running
 from tests.integration.reports.aggregation import INPUT, OUTPUT, WORK, Aggregation, aggregation
@@ -21,7 +21,9 @@ SETTINGS: dict[str, type[Settings]] = {
     "decrypt": DecryptSettings,
     "aggregate": AggregateSettings,
     "rotate": RotateSettings,
+    "jobs": JobsSettings,
 }
+PRIVATE = "decrypt", "aggregate", "rotate"
 SECONDS = 900
 
 
@@ -58,6 +60,10 @@ class Functions:
             "SUMMARIES_BUCKET": f"{self.name}-{OUTPUT}",
             "REPORT_BUCKETS": "",
             "WORK_BUCKET": f"{self.name}-{WORK}",
+            "LIST_BUCKET": "",
+            "LISTED_TYPES": "",
+            "EDGE_SECRET": "",
+            "PERIOD": "3600",
             "REPORT_JOBS_TABLE": self.service.tables.names["ReportJobs"],
             "BUDGETS_TABLE": self.service.tables.names["Budgets"],
             "MAPS_URL": self.urls["Maps"],
@@ -90,7 +96,7 @@ class Functions:
 
     @cached_property
     def warm(self) -> dict[str, Environment]:
-        return {name: self.cold_start(name) for name in SETTINGS}
+        return {name: self.cold_start(name) for name in PRIVATE}
 
     def schedule(self, function: str) -> Any:
         return self.warm[function].invoke({"schedule": True})

@@ -10,8 +10,9 @@ from kanon.dynamo.tables import table_ids
 from kanon.dynamo.transactions import all_or_none
 from kanon.findings import Finding, Section, Verdict
 from kanon.operate import reports as module
+from kanon.operate.doctor import unusable
 from kanon.operate.reports import examine_reports
-from kanon.operate.running_reports import QUEUES, SCHEDULES, RunningReports
+from kanon.operate.running_reports import QUEUES, SCHEDULES, ReportSettingsError, RunningReports
 from kanon.reports.service.committing import CommitOutcome
 from kanon.reports.settings import Recorded
 from kanon.reports.storage.budgets import charges
@@ -92,6 +93,7 @@ def deployed(engine: Running) -> Deployed:
         "KANON_ARRIVALS_URL": "arrivals", "KANON_ALLOWED_ORIGINS": "*", "KANON_REPORTS_BUCKET": "reports",
         "KANON_SUMMARIES_BUCKET": "summaries", "KANON_REPORT_BUCKETS": "", "KANON_WORK_BUCKET": "work",
         "KANON_REPORT_JOBS_TABLE": tables.names["ReportJobs"], "KANON_BUDGETS_TABLE": tables.names["Budgets"],
+        "KANON_LIST_BUCKET": "", "KANON_LISTED_TYPES": "", "KANON_PERIOD": "3600",
         "KANON_MAPS_URL": "maps", "KANON_STAGES_URL": "stages", "KANON_REPORT_NOISE_KEY_SECRET": "noise",
         "KANON_REPORT_KEY_PREFIX": "test/report-keys/", "KANON_KMS_KEY": "key", "KANON_EPSILON_CAP": "64",
         "KANON_DELTA_CAP": "1e-7",
@@ -267,6 +269,15 @@ def test_functions_with_inconsistent_environments_are_reported(deployed: Deploye
     deployed.reports = replace(deployed.reports, jobs=other)
     assert deployed.wrong() == {"report functions": (Verdict.FAIL, Section.REPORT_FUNCTION_ERRORS)}
     assert "deployment" in deployed.findings()["report functions"].seen
+
+
+def test_functions_of_an_older_version_are_reported_with_what_to_do(deployed: Deployed) -> None:
+    older = {name: {"KANON_DEPLOYMENT": "test"} for name in ("collect", "jobs", "decrypt", "aggregate", "rotate")}
+    with pytest.raises(ReportSettingsError) as error:
+        RunningReports.of(older, {}, {}, deployed.engine.session.client)
+    finding = unusable(error.value)
+    assert (finding.check, finding.verdict) == ("report functions", Verdict.FAIL)
+    assert "for a stack of an older version deploy this one" in finding.advice
 
 
 def test_a_changed_cap_is_reported(deployed: Deployed) -> None:

@@ -246,7 +246,7 @@ REFUSED: list[tuple[dict[str, Any], str, str, str]] = [
     ),
     (
         {"output_domain": {"mode": "kanon", "type": "terms"}, **NO_DOMAIN},
-        *("VALIDATION_FAILED", "output_domain.mode", "a stack on AWS has no listed types: use declared or discover"),
+        *("VALIDATION_FAILED", "output_domain.type", "Listed types: none; declare a type with listed, or use declared"),
     ),
     (
         {"output_domain": {"mode": "kanon"}, **NO_DOMAIN},

@@ -42,11 +42,11 @@ LIMITS = {
     "reports.avro": {"FEW_ROWS", "LEAST_REPORT", "MOST_BLOCK", "MOST_FIELDS", "MOST_KEYS", "MOST_RATIO"},
     "reports.collecting": {"MOST_INFO", "MOST_PAYLOAD", "LEAST_PAYLOAD"},
     "reports.histogram": {"LARGEST_SUM"},
-    "reports.job": {"EPSILON_CAP"},
+    "reports.job": {"EPSILON_CAP", "MOST_KEYS"},
     "reports.payload": {"MOST_BYTES", "MOST_PUBLIC_KEYS", "MOST_SLOTS", "MOST_UNUSUAL"},
     "reports.shared_info": {"CONTRIBUTION_BOUND"},
     "reports.service.committing": {"ATTEMPTS", "MOST_EXHAUSTED"},
-    "reports.service.shards": {"MOST_KEYS", "MOST_KEY_BYTES", "MOST_OBJECTS", "MOST_OBJECT_BYTES", "MOST_SHARDS"},
+    "reports.service.shards": {"MOST_KEY_BYTES", "MOST_OBJECTS", "MOST_OBJECT_BYTES", "MOST_SHARDS"},
     "reports.service.budget_view": {"MOST_BYTES", "MOST_NAMED", "MOST_OBJECTS", "MOST_REPORTS", "MOST_UNITS"},
     "reports.service.bodies": {"MOST_DESTINATIONS", "MOST_FILTERING_IDS", "MOST_PREFIXES", "_PREFIX_BYTES"},
     "reports.service.rotation": {"MOST_STEPS"},
@@ -58,6 +58,7 @@ OTHERS = {
     "dynamo.batches": {"WRITES_A_CALL"},  # reports put no batches
     "dynamo.units": {"READ_UNIT", "WRITE_UNIT"},
     "reports.job": {"DELTA_STEPS", "EPSILON_STEPS", "RECOMMENDED", "SAMPLER_BITS"},
+    "reports.service.shards": {"KEY_BYTES"},
     "reports.histogram": {"RUNS", "SLOT_BYTES"},  # RUNS: one for each hexadecimal digit
     "reports.noise": {"PRECISION", "TIE_BITS"},
     "reports.storage.objects": {"BUCKETS"},

@@ -12,6 +12,7 @@ import pytest
 from kanon import clock
 from kanon.gate.evaluation import Evaluation
 from kanon.gate.listing import Listing
+from kanon.gate.storage.aws.accounts import Accounts
 from kanon.gate.sweeping import Sweeping
 from kanon.gateway.answering import Gateway
 from kanon.http import edge
@@ -27,7 +28,8 @@ from kanon.reports.storage.report_jobs import ReportJobs
 TEXT = "a text that holds a key"
 POST = {"rawPath": "/v1/x", "requestContext": {"http": {"method": "POST", "path": "/v1/x"}, "stage": "$default"}}
 SCHEDULED = {"schedule": True}
-TYPES = {"terms": {"k": 20, "window": 24, "profile": "crossing", "listed": True}}
+TYPE = {"k": 20, "window": 24, "profile": "crossing"}
+TYPES = {"terms": {**TYPE, "listed": True}, "people": {**TYPE, "credential": True}}
 LISTED = {"Types": json.dumps(TYPES), "ReviewSteps": "1"}
 
 
@@ -36,12 +38,13 @@ def message(**body: Any) -> dict[str, Any]:
 
 
 CASES: list[tuple[str, Any, str, dict[str, Any]]] = [
-    *((name, edge, "readable", POST) for name in ("join", "query", "released", "collect", "jobs")),
+    *((name, edge, "readable", POST) for name in ("join", "query", "released", "issuer", "collect", "jobs")),
     ("gateway", Gateway, "answer", POST),
     ("evaluate", clock, "now", SCHEDULED),
     ("evaluate", Evaluation, "run", message(slot=0)),
     ("sweep", Sweeping, "sweep", SCHEDULED),
     ("list", Listing, "run", SCHEDULED),
+    ("issuer", Accounts, "forget", SCHEDULED),
     ("decrypt", Shards, "run", message(job="j", stage="map", shard=0)),
     ("aggregate", ReportJobs, "unfinished", SCHEDULED),
     ("aggregate", Stages, "run", message(job="j")),

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 from kanon.gate.mechanism.bounds import interval_aware
-from kanon.gate.mechanism.exact_law import first_crossing_exact
 from kanon.noise.bound import Bound
 from kanon.noise.exact import exp_bounds
 from kanon.noise.laws import one_sided, two_sided
 from kanon.reports.histogram import Histogram, exact_sums
 from kanon.reports.job import with_gate
 from kanon.reports.noise import Noised
+from tests.exact_law import first_crossing_exact
 from tests.proofs.gate.enumeration import SPLITS, Claim, Small
 
 Q, AMOUNT = Fraction(1, 2), 2

@@ -117,6 +117,17 @@ def test_a_run_changes_nothing_unless_it_is_kept_and_a_part_of_a_run_cannot_be_k
     assert (page.read_text(), program.HISTORY.exists()) == (before, False)
 
 
+def test_a_cell_that_repeats_the_one_above_is_the_same() -> None:
+    rows = ["| a | all of it | a bare call | 1 |", "| b | all of it | a bare call | 1 |", "| c | all of it | x | 1 |"]
+    assert program.without_repetitions([*rows, rows[2]]) == [
+        rows[0],
+        "| b | the same | the same | 1 |",
+        "| c | the same | x | 1 |",
+        "| c | the same | the same | 1 |",
+    ]
+    assert program.without_repetitions(["| a | | | 2 |", "| b | | | 2 |"]) == ["| a | | | 2 |", "| b | | | 2 |"]
+
+
 def test_a_page_without_the_markers_is_refused() -> None:
     with pytest.raises(ValueError, match="once each"):
         program.with_table("text", {}, [])

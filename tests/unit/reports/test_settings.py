@@ -32,11 +32,19 @@ COLLECT = {
     "KANON_ALLOWED_ORIGINS": "*",
 }
 STORE = {"KANON_REPORTS_BUCKET": "stack-reports"}
-JOBS = {**JOB, "KANON_EDGE_SECRET": "", "KANON_BUDGETS_TABLE": "budgets"}
+JOBS = {
+    **JOB,
+    "KANON_EDGE_SECRET": "",
+    "KANON_BUDGETS_TABLE": "budgets",
+    "KANON_LISTED_TYPES": "",
+    "KANON_PERIOD": "3600",
+}
 DECRYPT = {**JOB, "KANON_WORK_BUCKET": "stack-work", "KANON_REPORT_KEY_PREFIX": "stack/report-keys/"}
 AGGREGATE = {
     **JOB,
     "KANON_WORK_BUCKET": "stack-work",
+    "KANON_LIST_BUCKET": "",
+    "KANON_PERIOD": "3600",
     "KANON_BUDGETS_TABLE": "budgets",
     "KANON_MAPS_URL": "https://maps",
     "KANON_REPORT_NOISE_KEY_SECRET": "arn:noise",

@@ -51,6 +51,7 @@ _PREFIX_BYTES = 900
 """A name in S3 has at most 1,024 bytes; the numbers of the parts follow the prefix."""
 PREFIX_FORM = f"1 to {_PREFIX_BYTES} bytes without control characters"
 _COUNT = re.compile(r"[0-9]{1,12}")
+LISTED_TYPE = "output_domain.type"
 
 
 class RequestRefusedError(RequestError):
@@ -264,7 +265,7 @@ class JobParameters(JobFields):
 class OutputDomain(JobFields):
     """Which keys the summary has."""
 
-    mode: KeyMode = Field("declared", description="kanon: the values of a listed type; on one machine only")
+    mode: KeyMode = Field("declared", description="kanon: the values of a listed type")
     type: OptionalText = Field(None, description="The listed type; for kanon only")
 
 

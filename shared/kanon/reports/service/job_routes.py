@@ -24,11 +24,18 @@ from kanon.reports.service.answers import (
     bad_input,
     job_answer,
 )
-from kanon.reports.service.bodies import JOB_ID, JobInBody, PublicationInBody, RequestRefusedError
+from kanon.reports.service.bodies import (
+    JOB_ID,
+    LISTED_TYPE,
+    JobInBody,
+    PublicationInBody,
+    RequestRefusedError,
+    invalid,
+)
 from kanon.reports.service.budget_view import BudgetAnswer, budget_answer, check_names, preflight_answer, read_unit
-from kanon.reports.service.released import Lists
 from kanon.reports.service.requests import (
     NO_LISTS,
+    Lists,
     check_output,
     create,
     named_buckets,
@@ -68,7 +75,7 @@ class JobRoutes:
         budgets: provides the budgets, which these routes only read.
         bucket: a bucket by its name.
         wake: starts a job. Without it the job starts at the next sweep.
-        lists: the lists that the gate has published.
+        lists: provides the lists that the gate has published.
     """
 
     settings: Jobs
@@ -76,7 +83,7 @@ class JobRoutes:
     budgets: Callable[[], BudgetsLeft]
     bucket: Callable[[str], ObjectStore]
     wake: Callable[[str], None]
-    lists: Lists = NO_LISTS
+    lists: Callable[[], Lists] = lambda: NO_LISTS
 
     def add_to(self, app: APIGatewayHttpResolver) -> None:
         """Let a resolver answer these routes."""
@@ -143,6 +150,8 @@ class JobRoutes:
     def preflight(self, body: JobInBody) -> Response[str]:
         """Count the reports and units of a job, without creating it. It opens no report and spends nothing."""
         request = self._read(body)
+        if request.listed_type is not None:
+            self.lists().check(request.listed_type)
         try:
             return answered(preflight_answer(request, self.bucket, self.budgets(), int(clock.now())))
         except JobError as error:
@@ -189,8 +198,6 @@ class JobRoutes:
         settings = self.settings
         request = read_request(body, settings.delta_cap, settings.buckets, settings.epsilon_cap)
         check_output(request.output_bucket, settings.reports_bucket)
-        if request.listed_type is not None:
-            self.lists.check(request.listed_type)
         return request
 
     def _pinned(self, request: JobRequest) -> dict[str, Any]:
@@ -199,7 +206,10 @@ class JobRoutes:
             return {}
         if self.jobs().read(request.job) is not None:  # before anything is written for a job that exists
             raise RequestError(DUPLICATE)
-        return self.lists.pinned(request.job, request.listed_type).recorded
+        try:
+            return self.lists().pinned(request.job, request.listed_type).recorded
+        except JobError as error:
+            raise invalid(LISTED_TYPE, str(error)) from None
 
     def _stored_request(self, row: JobRow) -> JobRequest:
         """The request of a job. Its buckets may no longer be listed.

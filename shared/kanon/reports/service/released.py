@@ -1,12 +1,13 @@
-"""The keys of a job in mode kanon: values that the gate has released, pinned when the job is received.
+"""The keys of a job in mode kanon: values that the gate has released, of the list that is the newest on its receipt.
 
-A list of released values is a function of the gate's answers, so these keys depend on no report. A job that is
-retried or continued uses the pinned ones. A newer list would be a second draw at the price of one.
+A list of released values is a function of the gate's answers, so these keys depend on no report. The new job's row
+names the list, and no other one is read for it. The plan pins the keys. A newer list would be a second draw at the
+price of one. A job whose list is gone before it is planned ends, and spends nothing.
 """
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from kanon.noise.bound import Bound
 from kanon.noise.exact import written_up
@@ -23,23 +24,26 @@ class ReleasedKeys:
     Attributes:
         type_name: the listed type.
         step: of the list.
-        count: the number of keys.
-        name: of the keys in the job's work folder: 16 bytes each, ascending, each once.
+        count: the number of its values.
         join: the gate's bound for one join, whose step may depend on a year of answers.
+        name: of the keys in the job's work folder, 16 bytes each, ascending, each once; "" if the plan reads the list.
+        bits, run: where the list is (:class:`kanon.gate.lists.Found`).
     """
 
     type_name: str
     step: int
     count: int
-    name: str
     join: Bound
+    name: str = ""
+    bits: int = 0
+    run: str = ""
 
     @property
     def recorded(self) -> dict[str, Any]:
         """The recorded values of a job with these keys. Delta is rounded up: it may have thousands of digits."""
         epsilon, delta = str(self.join.epsilon), str(written_up(self.join.delta, 12))
         fields = {"type": self.type_name, "step": self.step, "count": self.count, "name": self.name}
-        return {RELEASED: {**fields, "epsilon": epsilon, "delta": delta}}
+        return {RELEASED: {**fields, "epsilon": epsilon, "delta": delta, "bits": self.bits, "run": self.run}}
 
     @classmethod
     def of(cls, row: JobRow) -> Self | None:
@@ -48,22 +52,5 @@ class ReleasedKeys:
             return None
         value = row.values[RELEASED]
         join = Bound(Fraction(value["epsilon"]), Fraction(value["delta"]))
-        return cls(value["type"], value["step"], value["count"], value["name"], join)
-
-
-class Lists(Protocol):
-    """The published lists of a deployment."""
-
-    def check(self, type_name: str) -> None:
-        """Check that a type has a list with values.
-
-        Raises:
-            RequestRefusedError: it has none; the message says what to change.
-        """
-
-    def pinned(self, job: str, type_name: str) -> ReleasedKeys:
-        """Write the keys of the newest list of a type into the work folder of a job.
-
-        Raises:
-            RequestRefusedError: there are none, or too many.
-        """
+        place = {name: value[name] for name in ("name", "bits", "run") if name in value}
+        return cls(value["type"], value["step"], value["count"], join, **place)

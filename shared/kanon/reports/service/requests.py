@@ -4,15 +4,17 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Never
+from typing import Any, Protocol
 
 from kanon.http.bodies import RequestError
+from kanon.noise.bound import Bound
 from kanon.reports.errors import JobError
 from kanon.reports.job import (
     DEFAULT_DELTA,
     DEFAULT_EPSILON,
     EPSILON_CAP,
     LEAST_DELTA,
+    MOST_KEYS,
     Domain,
     JobRequest,
     Mode,
@@ -21,6 +23,7 @@ from kanon.reports.job import (
 )
 from kanon.reports.service.answers import refusal
 from kanon.reports.service.bodies import (
+    LISTED_TYPE,
     MOST_PREFIXES,
     PREFIX_FORM,
     JobBody,
@@ -32,6 +35,7 @@ from kanon.reports.service.bodies import (
     is_prefix,
     read_body,
 )
+from kanon.reports.service.released import ReleasedKeys
 from kanon.reports.settings import Jobs
 from kanon.reports.shared_info import END_OF_TIME, HOUR
 from kanon.reports.storage.report_jobs import (
@@ -135,22 +139,69 @@ def read_job_id(text: str) -> str:
     return read_body(PublicationBody, {"job_request_id": text}).job_request_id
 
 
-class NoLists:
-    """A deployment without listed types."""
+class ListOf(Protocol):
+    """A published list: its step, the bits of the names of its objects, the number of its values, and its run."""
 
-    def check(self, type_name: str) -> Never:  # noqa: ARG002, it has none
-        """Refuse."""
-        raise invalid(
-            "output_domain.mode",
-            "a stack on AWS has no listed types: use declared or discover, or kanon serve --data with a listed type",
-        )
-
-    def pinned(self, job: str, type_name: str) -> Never:  # noqa: ARG002, it has none
-        """Refuse."""
-        self.check(type_name)
+    @property
+    def step(self) -> int: ...  # noqa: D102
+    @property
+    def bits(self) -> int: ...  # noqa: D102
+    @property
+    def values(self) -> int: ...  # noqa: D102
+    @property
+    def run(self) -> str: ...  # noqa: D102
 
 
-NO_LISTS = NoLists()
+def left_to_the_plan(*_: object) -> str:
+    """Keep no keys: the plan reads the list."""
+    return ""
+
+
+@dataclass(frozen=True)
+class Lists:
+    """The published lists of a deployment as keys of jobs.
+
+    Attributes:
+        joins: the listed types, each with the gate's bound for one join.
+        newest: the newest list of a type.
+        kept: keeps the keys of a type's list in the work folder of a job, and returns their name.
+    """
+
+    joins: Mapping[str, Bound]
+    newest: Callable[[str], ListOf | None]
+    kept: Callable[[str, str, ListOf], str] = left_to_the_plan
+
+    def check(self, type_name: str) -> ListOf:
+        """The newest list of a type, which must have values.
+
+        Raises:
+            RequestRefusedError: it has none; the message says what to change.
+        """
+        if type_name not in self.joins:
+            known = ", ".join(sorted(self.joins)) or "none; declare a type with listed, or use declared or discover"
+            raise invalid(LISTED_TYPE, f"is no listed type of this deployment. Listed types: {known}")
+        found = self.newest(type_name)
+        if found is None:
+            raise invalid(LISTED_TYPE, "this type has no list yet: create the job after the next tick")
+        if not found.values:
+            raise invalid(LISTED_TYPE, "the newest list is empty: no value is shared yet, create the job later")
+        if found.values > MOST_KEYS:
+            raise invalid(LISTED_TYPE, f"the list has more than {MOST_KEYS:,} values, the most of a job: declare keys")
+        return found
+
+    def pinned(self, job: str, type_name: str) -> ReleasedKeys:
+        """The keys of a new job: those of the newest list of a type.
+
+        Raises:
+            RequestRefusedError: there are none, or too many.
+            JobError: the list is gone.
+        """
+        found = self.check(type_name)
+        name, join = self.kept(job, type_name, found), self.joins[type_name]
+        return ReleasedKeys(type_name, found.step, found.values, join, name, found.bits, found.run)
+
+
+NO_LISTS = Lists({}, lambda _: None)
 
 
 # What depends on several fields, or on the stack
@@ -187,9 +238,6 @@ def _domain(mode: Mode, parameters: JobParameters, buckets: frozenset[str]) -> D
     if bucket is None or prefix is None:
         return None
     return Domain(_bucket(f"job_parameters.{names[0]}", bucket, buckets), prefix)
-
-
-LISTED_TYPE = "output_domain.type"
 
 
 def _listed_type(domain: OutputDomain) -> str | None:

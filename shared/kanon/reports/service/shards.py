@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from kanon.reports.avro import LEAST_REPORT, Report, read_domain, read_reports
 from kanon.reports.errors import JobError
-from kanon.reports.histogram import declared, divided, partitions_of, salt_of
-from kanon.reports.job import Domain, JobRequest
+from kanon.reports.histogram import KEY, declared, divided, partitions_of, salt_of
+from kanon.reports.job import MOST_KEYS, Domain, JobRequest
 from kanon.reports.mapping import Mapped, Selection, map_reports
 from kanon.reports.noise import MECHANISM
 from kanon.reports.storage.objects import ObjectStore, Stored, inputs
@@ -34,8 +34,6 @@ MOST_SHARDS = 1_000
 MOST_OBJECTS = 100_000
 MOST_OBJECT_BYTES = 256 << 20
 SHARD_BYTES = 64 << 20
-MOST_KEYS = 10**7
-"""The largest number of declared keys: a worker holds all of them while it divides them into partitions."""
 MOST_KEY_BYTES = 20 * MOST_KEYS
 """The largest size of their files together, in bytes: a key takes 17. It is checked before a file is read."""
 
@@ -192,6 +190,34 @@ def _declared(domain: Domain, bucket: Bucket) -> NDArray[np.bytes_]:
     if sum(one.size for one in objects) > MOST_KEY_BYTES:
         raise JobError("INVALID_JOB", f"a job declares at most {MOST_KEYS:,} keys: split the domain")
     return declared((read_domain(BytesIO(place.read(one.key, one.etag)), MOST_KEYS) for one in objects), MOST_KEYS)
+
+
+KEY_BYTES = 16
+"""The first bytes of SHA-256 of a value: its key in reports."""
+
+
+def released_keys(digests: Iterable[bytes], values: int) -> NDArray[np.bytes_]:
+    """The keys of a list that the gate has released, a set: in ascending order, each once.
+
+    Args:
+        digests: SHA-256 of its values.
+        values: their number.
+
+    Raises:
+        JobError: it has more or fewer values.
+    """
+    found = np.frombuffer(b"".join(digest[:KEY_BYTES] for digest in digests), KEY)
+    if len(found) != values:
+        raise list_gone()
+    return np.unique(found)
+
+
+def list_gone() -> JobError:
+    """The error of a job whose list cannot be read as it was on its receipt."""
+    return JobError(
+        "INPUT_DATA_READ_FAILED",
+        "the list of the job was replaced, or a value of it was unlisted, before the job was planned: create a new job",
+    )
 
 
 UNPUBLISHED = "UNPUBLISHED"

@@ -6,12 +6,15 @@ first record of a worker's result is kept, and each change of state is one condi
 
 import json
 from collections import Counter as Tally
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from io import BytesIO
 from itertools import chain
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kanon.errors import Error
 from kanon.noise.words import NoiseKey
@@ -32,6 +35,7 @@ from kanon.reports.service.shards import (
     Worker,
     inputs_of,
     missing_shards,
+    released_keys,
     untold,
     write_plan,
 )
@@ -65,6 +69,11 @@ class WaitError(Error):
     """Another job that is committing holds the budget of a unit. Run the stage again later."""
 
 
+def no_digests(_: ReleasedKeys) -> tuple[bytes, ...]:
+    """No value, so no list is read as it was."""
+    return ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Stages(Worker):
     """The stages with their tables, buckets and keys.
@@ -75,6 +84,7 @@ class Stages(Worker):
         noise_key: the key of the noise.
         deployment: the name of the deployment.
         collected: the bucket of the collector, to which anybody may send.
+        digests: SHA-256 of each value of a list, if the keys of jobs are not kept on receipt.
         threshold_name: what a user may raise if too many reports are in error.
     """
 
@@ -83,6 +93,7 @@ class Stages(Worker):
     noise_key: NoiseKey
     deployment: str
     collected: str
+    digests: Callable[[ReleasedKeys], Iterable[bytes]] = no_digests
     threshold_name: str = "report_error_threshold_percentage"
 
     def run(
@@ -175,13 +186,19 @@ class Stages(Worker):
         request = self.request(row)
         inputs = self.inputs(request, row.received_at)
         if (pinned := ReleasedKeys.of(row)) is not None:
-            inputs = replace(inputs, keys=self.work_of(row).keys(pinned.name))
+            inputs = replace(inputs, keys=self._released(row, pinned))
         name, plan = write_plan(row, request, self.ring(), self.work_of(row), inputs)
         now = self.clock()
         if not self.jobs.move(row, State.MAPPING, now, plan=name, started=int(now)):
             return None
         mapping = self.jobs.read(row.job)
         return [] if mapping is None else [*missing_shards(self.jobs, mapping, plan, None)]
+
+    def _released(self, row: JobRow, pinned: ReleasedKeys) -> NDArray[np.bytes_]:
+        """The keys of a list. They were kept on the job's receipt, or are read now."""
+        if pinned.name:
+            return self.work_of(row).keys(pinned.name)
+        return released_keys(self.digests(pinned), pinned.count)
 
     def _mapped(self, row: JobRow) -> list[Message] | None:
         plan = self.plan_of(row)

@@ -61,6 +61,20 @@ class Progress:
     written: int
 
 
+class Remaking(NamedTuple):
+    """The true sets of some keys, while their object is made of more parts than a step may read.
+
+    Attributes:
+        manifest: the parts of which they were made; of no others.
+        end: the first key, in hexadecimal, whose part was not read yet.
+        name: the object.
+    """
+
+    manifest: str
+    end: str
+    name: str
+
+
 @dataclass(frozen=True)
 class SlotRow:
     """The row of a slot.
@@ -77,6 +91,7 @@ class SlotRow:
         lease_until: Unix s; None if nobody holds the lease.
         shown: the object of the sets that are true at the mark; None if it must be made of all parts.
         gathered: what was read of a step; it counts until the mark is there. None if no step took that long.
+        remaking: what is made of the next ``shown``; None if nothing is.
     """
 
     run: int = 0
@@ -90,6 +105,7 @@ class SlotRow:
     lease_until: float | None = None
     shown: str | None = None
     gathered: str | None = None
+    remaking: Remaking | None = None
 
 
 class Commit(NamedTuple):
@@ -100,6 +116,7 @@ class Commit(NamedTuple):
     kept: Sequence[str]
     horizon: Horizon
     shown: str | None = None
+    remaking: Remaking | None = None
 
 
 class Control(Fingerprints):
@@ -243,9 +260,9 @@ class Control(Fingerprints):
             ":manifest": {"S": kept[-1]},
         }
         if progress is None:
-            update += " REMOVE shown, gathered, basis, draft, written"
+            update += " REMOVE shown, remaking, gathered, basis, draft, written"
         else:
-            update += ", basis = :basis, draft = :draft, written = :written REMOVE shown, gathered"
+            update += ", basis = :basis, draft = :draft, written = :written REMOVE shown, remaking, gathered"
             values |= _progress(progress)
         if self._update(_name(place), update, IF_CURRENT, _values(run, values)) is None:
             raise lost(place)
@@ -285,7 +302,9 @@ class Control(Fingerprints):
 
     def retire(self, place: Place, command: int) -> bool:
         """Let nobody need the objects of a slot any more, and raise its run; False if another command has begun."""
-        update = f"SET retired = :true ADD run :one REMOVE manifest, kept, shown, basis, draft, written, {_LEASE}"
+        update = (
+            f"SET retired = :true ADD run :one REMOVE manifest, kept, shown, remaking, basis, draft, written, {_LEASE}"
+        )
         values = {":true": {"BOOL": True}, ":one": {"N": "1"}}
         own = self._part(place, update, "attribute_not_exists(retired)", values)
         check = {
@@ -371,6 +390,11 @@ def _commit(before: SlotRow, commit: Commit) -> tuple[str, str, dict[str, Any]]:
         condition += " AND manifest = :read"
         values[":read"] = {"S": before.manifest}
     removed = "basis, draft, written" if commit.shown is not None else "shown, basis, draft, written"
+    if commit.remaking is None:
+        removed += ", remaking"
+    else:
+        update += ", remaking = :remaking"
+        values[":remaking"] = {"L": [{"S": text} for text in commit.remaking]}
     return f"{update} REMOVE {removed}", condition, values
 
 
@@ -415,6 +439,7 @@ def _row(item: Item) -> SlotRow:
         float(item["lease_until"]["N"]) if "lease_until" in item else None,
         item["shown"]["S"] if "shown" in item else None,
         item["gathered"]["S"] if "gathered" in item else None,
+        Remaking(*(text["S"] for text in item["remaking"]["L"])) if "remaking" in item else None,
     )
 
 

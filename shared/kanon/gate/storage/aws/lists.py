@@ -1,15 +1,17 @@
 """Lists on AWS: a pointer of each type in Control, and the objects of the bucket of lists.
 
-The item ``list#<type>`` of Control names the last lists of a type. The item ``lists`` has the set keys of the values
-that an operator unlisted, and their *stamp*, which is new with every change. A list is published by a write of the
-pointer that is conditional on the pointer and the stamp that were read. So it never goes back, of two listers one
-publishes, and no list has a value that was unlisted before.
+The item ``list#<type>`` of Control names the last lists of a type; it names none when the type is retired. Which
+values an operator unlisted is in the bucket, one object each, so a restored Control does not bring them back. The item
+``lists`` has their *stamp*, which is new with every change. A list is published by a write of the pointer that is
+conditional on the pointer and the stamp that were read. So it never goes back, of two listers one publishes, and no
+list has a value that was unlisted before.
 
 | object | content |
 |---|---|
 | ``current/<type>/<step>-<run>/<prefix>`` | the values of a list whose hashes have a prefix, one a line, by hash |
 | ``lists/<type>/date=<day>/step=<step>/values.parquet`` | history; its metadata has the stamp |
 | ``opened/<layout>/<slot>`` | values that the lister has opened, by set key; only it may read them |
+| ``unlisted/<set key>`` | nothing: the name says that the value of the set is in no list |
 
 The run is random: no list is written into the objects of another one.
 """
@@ -19,15 +21,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from kanon.dynamo.batches import chunks
 from kanon.dynamo.tables import KeyedTable, attribute
 from kanon.dynamo.transactions import all_or_none
-from kanon.errors import ConfigurationError
+from kanon.errors import Error
 from kanon.gate.lists import KEPT, Found, Listed, place_of_step, read_parquet, write_parquet
-from kanon.gate.mechanism.tape import SET_KEY_BYTES
+from kanon.gate.mechanism.tape import SET_KEY_BYTES, check_set_key
 from kanon.gate.ranges import ListStep, encode, name_of, number_of
 from kanon.gate.storage.aws.control import Place
 from kanon.gate.storage.aws.true_objects import ABSENT
@@ -35,11 +37,10 @@ from kanon.gate.storage.aws.true_objects import ABSENT
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
-CURRENT, HISTORY, OPENED = "current/", "lists/", "opened/"
+CURRENT, HISTORY, OPENED, UNLISTED = "current/", "lists/", "opened/", "unlisted/"
 DELETES_A_CALL = 1000
-MOST_UNLISTED = 10_000
-"""The set keys in one item of at most 400 KB."""
-_UNLISTED, _POINTER = "lists", "list#"
+REFUSED = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
+_STAMP, _POINTER = "lists", "list#"
 _LENGTH_BYTES = 2
 _DIGEST_BYTES = 32
 
@@ -55,18 +56,28 @@ class ListTable(KeyedTable):
         lists = self._item(_POINTER + type_name).get("lists", {"L": []})["L"]
         return tuple(_found(each["L"]) for each in lists)
 
-    def unlisted(self) -> tuple[str, frozenset[bytes]]:
-        """The stamp of what was unlisted, and the set keys; "" if nothing ever was."""
-        item = self._item(_UNLISTED)
-        keys = item.get("keys_of_sets", {"B": b""})["B"]
-        every = range(0, len(keys), SET_KEY_BYTES)
-        return item.get("stamp", {"S": ""})["S"], frozenset(keys[at : at + SET_KEY_BYTES] for at in every)
+    def newest(self, type_name: str) -> Found | None:
+        """The newest list of a type."""
+        return next(iter(self.pointer(type_name)), None)
+
+    def stamp(self) -> str:
+        """The stamp of what was unlisted; "" if nothing ever was, as far as this table knows."""
+        return str(self._item(_STAMP).get("stamp", {"S": ""})["S"])
+
+    def renew_stamp(self) -> None:
+        """Let no list be published that was made before something was unlisted. For a command."""
+        self._client.update_item(
+            TableName=self._table,
+            Key={self.key_name: {self.key_type: _STAMP}},
+            UpdateExpression="SET stamp = :new",
+            ExpressionAttributeValues={":new": {"S": uuid4().hex}},
+        )
 
     def publish(self, type_name: str, before: Sequence[Found], new: Found, stamp: str) -> bool:
         """Let readers see a list; False if the pointer or the stamp is another one by now."""
         check: dict[str, Any] = {
             "TableName": self._table,
-            "Key": {self.key_name: {self.key_type: _UNLISTED}},
+            "Key": {self.key_name: {self.key_type: _STAMP}},
             "ConditionExpression": "attribute_not_exists(stamp)",
         }
         if stamp:
@@ -74,9 +85,18 @@ class ListTable(KeyedTable):
         update = self._move(type_name, before, (new, *before)[:KEPT])
         return all_or_none(self._client, [{"ConditionCheck": check}, {"Update": update}]) is None
 
-    def recount(self, type_name: str, before: Sequence[Found], after: Sequence[Found]) -> bool:
-        """Change the numbers of values in the pointer; False if it is another one by now."""
+    def change(self, type_name: str, before: Sequence[Found], after: Sequence[Found]) -> bool:
+        """Change the pointer in its place; False if it is another one by now. For a command."""
         return all_or_none(self._client, [{"Update": self._move(type_name, before, after)}]) is None
+
+    def end(self, type_name: str) -> None:
+        """Let nobody read a list of a type any more, for good: a lister that is late publishes none. For a command."""
+        self._client.update_item(
+            TableName=self._table,
+            Key={self.key_name: {self.key_type: _POINTER + type_name}},
+            UpdateExpression="SET lists = :none",
+            ExpressionAttributeValues={":none": _stored(())},
+        )
 
     def _move(self, type_name: str, before: Sequence[Found], after: Sequence[Found]) -> dict[str, Any]:
         condition, values = "attribute_not_exists(lists)", {":after": _stored(after)}
@@ -90,29 +110,6 @@ class ListTable(KeyedTable):
             "ExpressionAttributeValues": values,
         }
 
-    def unlist(self, set_key: bytes) -> None:
-        """Let no list that is published from now on have the value of a set. For a command.
-
-        Raises:
-            ConfigurationError: too many values are unlisted.
-        """
-        while True:
-            stamp, keys = self.unlisted()
-            if set_key in keys:
-                return
-            if len(keys) >= MOST_UNLISTED:
-                raise ConfigurationError(
-                    f"{MOST_UNLISTED} values are unlisted, and that is the most: suppress this one with `kanon operate"
-                    f" suppress`"
-                )
-            condition, values = "attribute_not_exists(stamp)", {
-                ":keys": {"B": b"".join(sorted({*keys, set_key}))},
-                ":new": {"S": uuid4().hex},
-            }  # fmt: skip
-            if stamp:
-                condition, values = "stamp = :stamp", {**values, ":stamp": {"S": stamp}}
-            self._update(_UNLISTED, "SET keys_of_sets = :keys, stamp = :new", condition, values)
-
 
 def _stored(lists: Sequence[Found]) -> dict[str, Any]:
     return {"L": [{"L": [attribute(value) for value in each]} for each in lists]}
@@ -121,6 +118,17 @@ def _stored(lists: Sequence[Found]) -> dict[str, Any]:
 def _found(stored: Sequence[dict[str, Any]]) -> Found:
     step, bits, values, run = stored
     return Found(int(step["N"]), int(bits["N"]), int(values["N"]), run["S"])
+
+
+class ListGoneError(Error):
+    """A list was deleted while it was read."""
+
+
+class Written(NamedTuple):
+    """What was written of a history: the tag of its bytes, and the stamp of what was unlisted then."""
+
+    tag: str
+    stamp: str
 
 
 @dataclass(frozen=True)
@@ -133,10 +141,16 @@ class ListObjects:
 
     # Lists
 
-    def put(self, type_name: str, found: Found, name: str, values: Iterable[Listed]) -> None:
-        """Store the values with a prefix, sorted by hash."""
+    def put(self, type_name: str, found: Found, name: str, values: Iterable[Listed], before: str | None = None) -> bool:
+        """Store the values with a prefix, sorted by hash; False if those of the tag ``before`` are there no more."""
         content = "".join(f"{json.dumps(each)}\n" for each in values)
-        self._put(f"{_folder(type_name, found)}{name}", content.encode())
+        key, condition = f"{_folder(type_name, found)}{name}", {} if before is None else {"IfMatch": before}
+        return self._put(key, content.encode(), **condition)
+
+    def tag(self, type_name: str, found: Found, name: str) -> str | None:
+        """The tag of the values with a prefix; None if the list is gone."""
+        head = self._head(f"{_folder(type_name, found)}{name}")
+        return None if head is None else head["ETag"]
 
     def values(self, type_name: str, found: Found, name: str) -> list[tuple[bytes, Listed]] | None:
         """The values with a prefix and their hashes, sorted by hash; None if the list is gone."""
@@ -145,6 +159,18 @@ class ListObjects:
             return None
         rows = (Listed(*json.loads(line)) for line in content.splitlines())
         return [(sha256(row.value.encode()).digest(), row) for row in rows]
+
+    def rows(self, type_name: str, found: Found) -> Iterator[tuple[bytes, Listed]]:
+        """All values of a list and their hashes, sorted by hash.
+
+        Raises:
+            ListGoneError: the list was deleted.
+        """
+        for number in range(1 << found.bits):
+            some = self.values(type_name, found, name_of(number, found.bits))
+            if some is None:
+                raise ListGoneError
+            yield from some
 
     def keep(self, type_name: str, lists: Sequence[Found]) -> None:
         """Delete the lists of a type that are not newer than these and not among them."""
@@ -156,24 +182,39 @@ class ListObjects:
             if _step_of(key) <= newest and not any(key.startswith(folder) for folder in kept)
         )
 
+    def forget(self, type_name: str, found: Found | None = None) -> bool:
+        """Delete a list that nobody can read; None: all lists of a type, not their history. Whether there was any."""
+        keys = list(self._keys(f"{CURRENT}{type_name}/" if found is None else _folder(type_name, found)))
+        self._delete(keys)
+        return bool(keys)
+
+    # Unlisted values
+
+    def unlist(self, set_key: bytes) -> None:
+        """Let no list that begins from now on have the value of a set. For a command."""
+        check_set_key(set_key)
+        self._put(f"{UNLISTED}{set_key.hex()}", b"")
+
+    def unlisted(self) -> frozenset[bytes]:
+        """The set keys of the values that were unlisted."""
+        return frozenset(bytes.fromhex(key.removeprefix(UNLISTED)) for key in self._keys(UNLISTED))
+
     # History
 
-    def stamp_of_history(self, type_name: str, step: int) -> str | None:
-        """The stamp with which the history of a step was written; None if there is none."""
-        try:
-            answer = self.client.head_object(Bucket=self.bucket, Key=self._place(type_name, step))
-        except self.client.exceptions.ClientError as error:
-            if error.response["Error"]["Code"] not in ABSENT:
-                raise
-            return None
-        return answer["Metadata"].get("stamp", "")
+    def written_history(self, type_name: str, step: int) -> Written | None:
+        """What was written of the history of a step; None if there is nothing."""
+        head = self._head(self._place(type_name, step))
+        return None if head is None else Written(head["ETag"], head["Metadata"].get("stamp", ""))
 
-    def put_history(self, type_name: str, step: int, values: Iterable[Listed], stamp: str) -> None:
-        """Store the list of a step as Parquet, whole. One that exists is replaced."""
+    def put_history(
+        self, type_name: str, step: int, values: Iterable[Listed], stamp: str, before: Written | None
+    ) -> bool:
+        """Store the list of a step as Parquet, whole, in the place of ``before``; False if something else is there."""
+        condition = {"IfNoneMatch": "*"} if before is None else {"IfMatch": before.tag}
         with TemporaryFile() as file:
             write_parquet(file, values)
             file.seek(0)
-            self._put(self._place(type_name, step), file, Metadata={"stamp": stamp})
+            return self._put(self._place(type_name, step), file, Metadata={"stamp": stamp}, **condition)
 
     def steps_of_history(self, type_name: str) -> list[int]:
         """The steps whose lists the history has."""
@@ -215,8 +256,23 @@ class ListObjects:
         """Delete the opened values of all layouts but this one; None: of all."""
         self._delete(key for key in self._keys(OPENED) if key.split("/")[1] != str(layout))
 
-    def _put(self, key: str, body: Any, **more: Any) -> None:
-        self.client.put_object(Bucket=self.bucket, Key=key, Body=body, **more)
+    def _put(self, key: str, body: Any, **more: Any) -> bool:
+        """Store an object; False if its condition failed."""
+        try:
+            self.client.put_object(Bucket=self.bucket, Key=key, Body=body, **more)
+        except self.client.exceptions.ClientError as error:
+            if error.response["Error"]["Code"] not in REFUSED | ABSENT:
+                raise
+            return False
+        return True
+
+    def _head(self, key: str) -> Any:
+        try:
+            return self.client.head_object(Bucket=self.bucket, Key=key)
+        except self.client.exceptions.ClientError as error:
+            if error.response["Error"]["Code"] not in ABSENT:
+                raise
+            return None
 
     def _get(self, key: str) -> bytes | None:
         try:

@@ -9,10 +9,11 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from kanon.disk import Database, transaction
+from kanon.disk import transaction
 from kanon.errors import ConfigurationError, FingerprintMismatchError, LeaseLostError
 from kanon.gate.mechanism.tape import check_set_key
 from kanon.gate.publishing import Horizon, moved_horizon
+from kanon.gate.storage.disk.counted import Counted, counting, counting_all
 from kanon.gate.storage.protocols import Manifest, Piece, Sealed, Status
 
 NAME = "control.db"
@@ -40,13 +41,25 @@ CREATE TABLE IF NOT EXISTS sealed (
 CREATE TABLE IF NOT EXISTS unlisted (set_key BLOB PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS api_keys (digest BLOB PRIMARY KEY, name TEXT UNIQUE NOT NULL, made INTEGER) WITHOUT ROWID;
 """
+COUNTED = ("texts", "fingerprints", "types", "progress", "manifests", "replaced", "unlisted", "api_keys")
+"""Crossings and sealed values change with the mark, or are forgotten."""
+COUNTING = (
+    counting_all(*COUNTED)
+    + counting("suppressed", "INSERT ON statuses WHEN NEW.suppressed")
+    + counting("changed", "UPDATE OF suppressed ON statuses WHEN NEW.suppressed <> OLD.suppressed")
+)
 
 
-class ControlFile(Database):
-    """The control file of a directory."""
+class ControlFile(Counted):
+    """The control file of a directory.
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory / NAME, SCHEMA)
+    Args:
+        directory: the directory.
+        accept_older: open it even if it was overwritten with an older one.
+    """
+
+    def __init__(self, directory: Path, *, accept_older: bool = False) -> None:
+        super().__init__(directory / NAME, SCHEMA + COUNTING, accept_older=accept_older)
 
     # Immutable values: the interface of kanon.dynamo.fingerprints.Fingerprints
 
@@ -202,6 +215,7 @@ class ControlFile(Database):
             self._move_horizon(step, visible_from)
             self._put_manifest(step, pieces)
             self.database.execute("UPDATE progress SET evaluated_through = ?", (step,))
+        self.remember()
 
     def _refuse_others(self, run: int, *marks: int | None) -> None:
         """Check that this run is the current one, and the mark one of these."""
@@ -283,6 +297,11 @@ class ControlFile(Database):
             (set_key,),
         )
 
+    def suppressed(self) -> frozenset[bytes]:
+        """The suppressed sets."""
+        rows = self.database.execute("SELECT set_key FROM statuses WHERE suppressed = 1")
+        return frozenset(bytes(key) for (key,) in rows)
+
     def show(self, set_key: bytes) -> bool:
         """Stop suppressing a set; False if it was not suppressed."""
         changed = self.database.execute(
@@ -309,6 +328,10 @@ class ControlFile(Database):
         )
         for key, earlier, newest, value in rows:
             yield bytes(key), (newest,) if earlier is None else (earlier, newest), bytes(value)
+
+    def unlisted(self) -> frozenset[bytes]:
+        """The sets that no list shows."""
+        return frozenset(bytes(key) for (key,) in self.database.execute("SELECT set_key FROM unlisted"))
 
     def unlist(self, set_key: bytes) -> None:
         """Show a set in no list any more."""
