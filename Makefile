@@ -86,6 +86,7 @@ lock: $(VENV)/.requirements  ## write the pinned requirements from requirements/
 	pin dev requirements/dev.txt; \
 	pin layer shared/requirements.txt --constraint requirements/dev.txt; \
 	pin sealing shared/sealing.txt --constraint requirements/dev.txt; \
+	pin credentials shared/credentials.txt --constraint requirements/dev.txt; \
 	for function in evaluate gateway list sweep; do \
 		pin $$function functions/$$function/requirements.txt --constraint requirements/dev.txt; \
 	done; \
@@ -146,9 +147,18 @@ example: $(WEB)/node_modules/.installed  ## open a page whose search terms a ser
 
 # --- check ------------------------------------------------------------------------------------
 
+# What `make test` leaves to `make test-whole`: whole services, crashes, and distributions, each of seconds.
+WHOLE := tests/e2e tests/faults tests/statistical
+PARTS := $(filter-out $(WHOLE) tests/build tests/clients tests/deployed,$(patsubst %/,%,$(dir $(wildcard tests/*/__init__.py))))
+PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+
 .PHONY: test
-test: install  ## run the tests (ARGS="tests/unit -k laws")
-	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal $(ARGS)
+test: install  ## run the tests of every part (ARGS="tests/unit -k laws")
+	@$(PYTEST) $(if $(findstring tests/,$(ARGS)),,$(PARTS)) $(ARGS)
+
+.PHONY: test-whole
+test-whole: install  ## run the tests of the whole: services end to end, crashes, statistics (minutes)
+	@$(PYTEST) $(WHOLE) $(ARGS)
 
 .PHONY: unit
 unit: install  ## run only the unit tests (seconds)
@@ -156,7 +166,7 @@ unit: install  ## run only the unit tests (seconds)
 
 .PHONY: replay
 replay: install  ## replay sixty days of a real log, compare every answer and row with the recorded ones (minutes)
-	@$(BIN)/python -m pytest -m replay tests/e2e/gate $(ARGS)
+	@$(BIN)/python -m pytest -m replay tests/e2e/gate tests/integration/cost $(ARGS)
 
 .PHONY: faults
 faults: install  ## make every AWS call fail in every way, and run workers in hundreds of random orders (CAPABILITY=gate: minutes; all: an hour; FAULTS=every: each call)
@@ -216,7 +226,7 @@ audit: install  ## compare mechanism and service with the exact distribution, an
 		$(BIN)/kanon audit --trials 2000 --service-trials 0 --json \
 			--type "{\"k\": 50, \"window\": $${type#*,}, \"profile\": \"$${type%,*}\"}" || exit 1; \
 	done
-	@$(BIN)/python -m pytest -m audit tests/statistical tests/integration/local/test_replay.py -s $(ARGS)
+	@$(BIN)/python -m pytest -m audit tests/statistical tests/integration/local/test_replay.py tests/integration/cost -s $(ARGS)
 
 define need_node
 @node -e 'process.exit(Number(parseInt(process.versions.node) < 20))' 2>/dev/null && command -v npm >/dev/null || \
@@ -343,7 +353,7 @@ build: .venv-sam/.requirements  ## build the functions and the layer (RUNTIME=py
 		KANON_BUILD_PYTHON=$(RUNTIME:python%=%) KANON_BUILD_ARCHITECTURE=$(ARCHITECTURE) \
 		.venv-sam/bin/sam build --beta-features --no-cached --build-dir $(BUILD_DIR) \
 		--parameter-overrides Runtime=$(RUNTIME) Architecture=$(ARCHITECTURE)
-	@for part in Shared SealingLayer Join Query Evaluate Sweep AnonymousStack/Gateway $(LISTS:%=ListsStack/%) $(REPORTS:%=ReportsStack/%); do find $(BUILD_DIR)/$$part -type f -printf '%s\n' | \
+	@for part in Shared SealingLayer CredentialsLayer CredentialsStack/Issuer Join Query Evaluate Sweep AnonymousStack/Gateway $(LISTS:%=ListsStack/%) $(REPORTS:%=ReportsStack/%); do find $(BUILD_DIR)/$$part -type f -printf '%s\n' | \
 		awk -v part=$${part#*/} '{s += $$1} END {printf "%-12s %5.1f MB\n", part, s / 1e6}'; done
 
 .PHONY: release

@@ -39,14 +39,21 @@ def text() -> str:
     return f"{HEAD}\n## {sections.rstrip()}\n"
 
 
+NOTES = "\n- "
+"""Where the notes of an output begin."""
+
+
 def with_outputs(page: str) -> str:
-    """The page with new outputs of the commands in its blocks ``<!-- run: kanon ... -->`` to ``<!-- end -->``."""
+    """The page with new outputs of the commands in its blocks ``<!-- run: kanon ... -->`` to ``<!-- end -->``.
+
+    Notes below a table, which the command prints as a list, are left out.
+    """
 
     def run(block: re.Match[str]) -> str:
         ran = CliRunner().invoke(app, shlex.split(block[1]))
         if ran.exit_code:
             raise RuntimeError(f"kanon {block[1]}: {ran.output}")
-        return f"<!-- run: kanon {block[1]} -->\n\n{ran.stdout.strip()}\n\n<!-- end -->"
+        return f"<!-- run: kanon {block[1]} -->\n\n{ran.stdout.partition(NOTES)[0].strip()}\n\n<!-- end -->"
 
     return re.sub(r"<!-- run: kanon (.+?) -->\n.*?<!-- end -->", run, page, flags=re.DOTALL)
 

@@ -7,14 +7,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import copy, deepcopy
-from functools import cache
+from functools import cache, lru_cache
 from io import BytesIO
 from string import ascii_letters, digits
 from typing import Any, cast
 
 import botocore.session
 import pytest
-from botocore import hooks
+from botocore import hooks, utils
 from botocore.auth import SigV4Auth
 from botocore.hooks import EVENT_ALIASES, EventAliaser, NodeList, _PrefixTrie
 from botocore.model import StructureShape
@@ -27,7 +27,9 @@ from moto.dynamodb import models as dynamodb_models
 from moto.dynamodb.models import DynamoDBBackend
 from moto.dynamodb.models.dynamo_type import DynamoType
 from moto.dynamodb.models.table import Table
+from moto.dynamodb.parsing.ast_nodes import DepthFirstTraverser, Node
 from moto.dynamodb.parsing.expressions import UpdateExpressionParser
+from moto.dynamodb.parsing.validators import ActionCountValidator, OverlappingPathsValidator
 from moto.moto_api._internal.moto_random import MotoRandom
 
 CALLED_MOST = ("dynamodb", "sqs", "secretsmanager")
@@ -59,6 +61,11 @@ def quick_aws() -> Iterator[None]:
         patch.setattr(DynamoDBBackend, "transact_write_items", _naming(DynamoDBBackend.transact_write_items))
         patch.setattr(MotoRandom, "get_random_string", _random_string)
         patch.setattr(UpdateExpressionParser, "make", cache(UpdateExpressionParser.make))  # calls change a copy
+        nodes = _by_class(DepthFirstTraverser.nodes_to_be_processed)
+        patch.setattr(DepthFirstTraverser, "nodes_to_be_processed", nodes)
+        for check_of_all in (ActionCountValidator, OverlappingPathsValidator):
+            patch.setattr(check_of_all, "traverse", _at_the_root)
+        patch.setattr(utils, "_parse_timestamp_with_tzinfo", lru_cache(1024)(utils._parse_timestamp_with_tzinfo))
         yield
 
 
@@ -138,16 +145,21 @@ def _of_a_known_address(build: Method) -> Method:
     return found
 
 
-def _by_class(urls: Method) -> Method:
-    """The addresses of a service."""
-    known: dict[type[BaseBackend], Any] = {}
+def _by_class(method: Method) -> Method:
+    """What is the same for all objects of a class: the addresses of a service, the nodes that a check looks at."""
+    known: dict[type, Any] = {}
 
-    def found(backend: BaseBackend) -> Any:
-        if type(backend) not in known:
-            known[type(backend)] = urls(backend)
-        return known[type(backend)]
+    def found(owner: Any) -> Any:
+        if type(owner) not in known:
+            known[type(owner)] = method(owner)
+        return known[type(owner)]
 
     return found
+
+
+def _at_the_root(check: DepthFirstTraverser, node: Node) -> Node:
+    """These checks compare all actions of an expression: the root has those of every node below it."""
+    return cast(Node, check.process(node))
 
 
 def _present(serialize: Method) -> Method:

@@ -1,4 +1,4 @@
-"""Lambda function `gateway`: decrypts requests of relays, and lets `join` and `query` answer them. It sees no table."""
+"""Lambda function `gateway`: decrypts requests of relays, and lets other functions answer them. It sees no table."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from kanon import aws, snapshots
 from kanon.errors import texts_withheld
-from kanon.gate.models import JOIN_PATH
+from kanon.gate.models import ISSUER_KEYS, JOIN_PATH
 from kanon.gateway.answering import Gateway
 from kanon.gateway.epochs import Epochs
 from kanon.gateway.oblivious import GATEWAY_PATH
@@ -29,6 +29,7 @@ JOINS = re.compile(rf"{JOIN_PATH.pattern}|/v1:batchJoin") if RELAYS else JOIN_PA
 OTHERS = re.compile(
     rf"POST /v1:(?:query|validateHashes{'|batchQuery' if RELAYS else ''})"
     r"|GET /v1/types(?:/[^/]+(?:/sets/[^/]+)?)?"
+    rf"{f'|GET {ISSUER_KEYS}' if SETTINGS.issuer_function else ''}"
 )
 
 snapshots.on_snapshot(lambda: aws.load_models("lambda", "secretsmanager"))
@@ -46,6 +47,13 @@ def gateway() -> Gateway:
     return Gateway(Epochs(key), SETTINGS.period, JOINS, OTHERS, frozenset({"content-type"}))
 
 
+def _function(path: str, *, is_join: bool) -> str:
+    """The function that answers a request."""
+    if path == ISSUER_KEYS:
+        return SETTINGS.issuer_function
+    return SETTINGS.join_function if is_join else SETTINGS.query_function
+
+
 def called(event: dict[str, Any]) -> dict[str, Any]:
     """The result of the function for a decrypted request; an error inside, if it gives none."""
     asked = event["requestContext"]["http"]
@@ -53,7 +61,7 @@ def called(event: dict[str, Any]) -> dict[str, Any]:
     event["requestContext"][RELAYED] = True
     try:
         reply = lambda_client().invoke(
-            FunctionName=SETTINGS.join_function if is_join else SETTINGS.query_function,
+            FunctionName=_function(asked["path"], is_join=bool(is_join)),
             Payload=json.dumps(event).encode(),
         )
         result: dict[str, Any] = json.loads(reply["Payload"].read())

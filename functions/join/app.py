@@ -1,4 +1,4 @@
-"""Lambda function `join`: writes joins to the log. It reads two secrets and no row of any table."""
+"""Lambda function `join`: writes joins to the log. It reads its secrets and no row of any table."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from kanon.gate.fingerprints import check_join
 from kanon.gate.join_routes import JoinRoutes
 from kanon.gate.joining import Joining
 from kanon.gate.mechanism.steps import step_at
-from kanon.gate.models import JOIN_PATH
+from kanon.gate.models import JOIN_PATH, Presentation
 from kanon.gate.settings import JoinSettings
 from kanon.gate.storage.aws.control import Control
 from kanon.gate.storage.aws.step_log import StepLog
@@ -37,6 +37,21 @@ def sealing() -> Callable[[bytes, bytes], bytes] | None:
     from kanon.gate.sealing import sealer
 
     return sealer(SETTINGS.lister_key)
+
+
+def admitting() -> Callable[[str, bytes, Presentation, float], bytes] | None:
+    """Checks presentations; None without a type that needs credentials. Only then it loads the library."""
+    if not any(type_.credential for type_ in TYPES.values()):
+        return None
+    from kanon.credentials.enrolling import Admission
+    from kanon.gate.admitting import ISSUER_KEY, admit, issuer_of
+
+    @Once
+    def admission() -> Admission:
+        secret = fetch_secret(aws.secrets_manager(), ISSUER_KEY, SETTINGS.issuer_key_secret)
+        return Admission(issuer_of(secret, SETTINGS.deployment), SETTINGS.period)
+
+    return lambda *join: admit(admission(), *join)
 
 
 SEAL = sealing()
@@ -65,7 +80,7 @@ def count(accepted: int, joins: int) -> None:
     totals.add(JoinsAccepted=accepted, JoinsRefused=joins - accepted)
 
 
-JoinRoutes(TYPES, joining, count).add_to(app)
+JoinRoutes(TYPES, joining, count, admitting()).add_to(app)
 
 
 @texts_withheld()

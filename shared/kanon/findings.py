@@ -31,6 +31,7 @@ class Section(StrEnum):
     MIXTURE = "tables-of-different-times"
     STATES = "states-are-lost-or-wrong"
     EVALUATION_LATE = "evaluationlate"
+    ACCOUNTS = "the-table-of-accounts-was-replaced"
     GATEWAY_FAILING = "gatewayfailing"
     LEASE = "a-lease-is-held-for-too-long"
     PUBLISH_LATE = "publishlate"

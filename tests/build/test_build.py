@@ -4,11 +4,13 @@ import base64
 import hashlib
 import json
 import re
+import shutil
 import struct
 import subprocess
 import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -52,6 +54,9 @@ LAYER = {
     "noise": "bound exact laws words",
 }
 """The modules of the layer by folder. The list is closed: other code must not get into Lambda."""
+OF_CREDENTIALS = ("__init__", "arc", "contexts", "enrolling", "p256", "proofs")
+OF_ISSUER = ("admitting", "enrol_routes", "storage/aws/accounts", "storage/aws/opening")
+"""The modules of the layer of credentials."""
 MOST_CODE = 500_000
 """Bytes of kanon's own code in the layer, and of the description of its API."""
 SET = base64.urlsafe_b64encode(hashlib.sha256(b"an ad").digest()).decode().rstrip("=")
@@ -84,8 +89,11 @@ def run(
         "AWS_DEFAULT_REGION": "us-east-1",
         **function.environment,
     }
-    directories = [build / name, *(build / layer / "python" for layer in layers.split()), runtime_boto3]
-    return answered(directories, environment, events, stack.clock.now() - time.time())
+    with TemporaryDirectory() as opt:
+        for layer in layers.split():  # as Lambda unpacks them: into one directory
+            shutil.copytree(build / layer / "python", opt, dirs_exist_ok=True)
+        directories = [build / name, Path(opt), runtime_boto3]
+        return answered(directories, environment, events, stack.clock.now() - time.time())
 
 
 def answered(
@@ -133,6 +141,8 @@ def test_build_for_aws_needs_neither_docker_nor_python_3_13(aws_build: Path, cal
         "Sweep",
         "Shared",
         "SealingLayer",
+        "CredentialsLayer",
+        "CredentialsStack",
         "ReportsStack",
         "AnonymousStack",
         "template.yaml",
@@ -224,6 +234,28 @@ def test_the_layer_that_seals_holds_libraries_alone(profile: str, request: pytes
         "pycparser",
     }
     assert size(build / "SealingLayer") < 20 * MEGABYTE
+
+
+@pytest.mark.parametrize("profile", ["aws_build", "host_build"])
+def test_the_layer_of_credentials_holds_their_code_and_one_library(
+    profile: str, request: pytest.FixtureRequest
+) -> None:
+    layer: Path = request.getfixturevalue(profile) / "CredentialsLayer" / "python"
+    content = {path.name for path in layer.iterdir()}
+    assert {name for name in content if ".dist-info" not in name} == {"Crypto", "kanon"}
+    found = {path.relative_to(layer / "kanon").as_posix() for path in (layer / "kanon").rglob("*.py")}
+    assert found == {f"credentials/{name}.py" for name in OF_CREDENTIALS} | {f"gate/{name}.py" for name in OF_ISSUER}
+    assert size(layer) < 12 * MEGABYTE
+
+
+def test_built_join_checks_credentials_with_its_layer(host_build: Path, runtime_boto3: Path) -> None:
+    types = {"people": {"k": 50, "window": 24, "profile": "crossing", "credential": True}}
+    proof = {"presentation": {"epoch": 0, "step": 0, "proof": "A" * 347}}
+    with Stack({"Types": json.dumps(types)}, engine=Ministack) as stack:
+        join = http_event(stack, "POST", "/v1/types/people/sets/aGVsbG8:join", json.dumps(proof).encode())
+        joined = run(host_build, runtime_boto3, stack, "Join", [join], "Shared CredentialsLayer")
+        assert [answer["statusCode"] for answer in joined["answers"]] == [400]
+        assert "name the current step" in joined["answers"][0]["body"]
 
 
 def test_built_join_seals_values_with_its_layer(host_build: Path, runtime_boto3: Path) -> None:

@@ -49,6 +49,7 @@ def test_the_built_gateway_answers_without_the_checkout(
         "KANON_EDGE_SECRET": "",
         "KANON_JOIN_FUNCTION": "join",
         "KANON_QUERY_FUNCTION": "query",
+        "KANON_ISSUER_FUNCTION": "",
     }
     event = {
         "rawPath": KEYS_PATH,

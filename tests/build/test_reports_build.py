@@ -52,7 +52,9 @@ def test_functions_of_reports_fit_into_lambda(profile: str, request: pytest.Fixt
 def test_the_layer_of_reports_holds_only_their_modules(profile: str, request: pytest.FixtureRequest) -> None:
     shared, reports = layers(request.getfixturevalue(profile))
     assert [path.name for path in reports.iterdir()] == ["kanon"]
-    assert [path.name for path in (reports / "kanon").iterdir()] == ["reports"]
+    assert {path.name for path in (reports / "kanon").iterdir()} == {"gate", "reports"}
+    read_lists = {str(path.relative_to(reports / "kanon")) for path in (reports / "kanon" / "gate").rglob("*.py")}
+    assert read_lists == {"gate/lists.py", "gate/ranges.py", "gate/storage/aws/lists.py"}
     names = {path.name for path in (reports / "kanon" / "reports").rglob("*")}
     of_machines = {"aggregate.py", "processes.py", "memory.py", "summary.py", "disk.py", "one_machine.py"}
     assert not names & {"clients", *of_machines}
@@ -66,7 +68,8 @@ def test_both_layers_hold_every_module_that_they_import(
     root = unpacked(request.getfixturevalue(profile), tmp_path / "opt")
     missing = {
         f"{path.relative_to(root)}: {module}"
-        for path in (root / "kanon" / "reports").rglob("*.py")
+        for folder in ("gate", "reports")
+        for path in (root / "kanon" / folder).rglob("*.py")
         for module in imported(path)
         if not (root / module.replace(".", "/")).with_suffix(".py").exists()
         and not (root / module.replace(".", "/") / "__init__.py").exists()

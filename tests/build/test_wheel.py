@@ -170,7 +170,10 @@ ROOMS = {
 """The rooms that an extra brings everything for."""
 CLIENTS = ("kanon.client.asynchronous", "kanon.client.reporting", "kanon.client.relaying")
 """The modules of the client that need the extra ``async``, ``reports``, and ``relay``."""
-ANONYMOUS = ("kanon.client.anonymous", "kanon.serving.enrolment")
+ANONYMOUS = (
+    *("kanon.client.anonymous", "kanon.gate.admitting", "kanon.gate.enrol_routes", "kanon.gate.storage.disk.accounts"),
+    *("kanon.gate.storage.aws.accounts", "kanon.serving.enrolment"),
+)
 """Those that need the extra ``anonymous``."""
 REPORTS_THERE = ("kanon.serving.reporting", "kanon.serving.released_keys")
 """Reports on one machine."""
@@ -181,6 +184,7 @@ OTHERS = {
         "kanon.gate.sealing",
         "kanon.gate.listing",
         "kanon.operate.lister_key",
+        *ANONYMOUS,
     ),
     "serve": (
         *("kanon.serving.tokens", *REPORTS_THERE, *ANONYMOUS, "kanon.serving.relayed"),

@@ -7,11 +7,13 @@ every value of every template: some rule must see it.
 import json
 import re
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
 from functools import cache, partial
 from typing import Any, NamedTuple
 
 from kanon.gate.settings import (
     EvaluateSettings,
+    IssuerSettings,
     JoinSettings,
     ListSettings,
     QuerySettings,
@@ -20,7 +22,7 @@ from kanon.gate.settings import (
 )
 from kanon.gateway.settings import GatewaySettings
 from kanon.http.origin import HEADER, RELAY_HEADER
-from kanon.local.template import ACCOUNT, TemplateError
+from kanon.local.template import ACCOUNT, STACK, TemplateError
 from kanon.local.template import _check as check_parameter
 from kanon.reports.settings import (
     AggregateSettings,
@@ -34,6 +36,7 @@ from kanon.settings import Settings
 from tests.infrastructure import cloudwatch, pages
 from tests.infrastructure.template import (
     ANONYMOUS,
+    CREDENTIALS,
     EDGE,
     GATE,
     LISTS,
@@ -99,6 +102,8 @@ DOMAIN = {"DomainName": "a.example", "CertificateArn": CERTIFICATE, "HostedZoneI
 TOKENS = {"JwtIssuer": "https://issuer.example", "JwtAudience": "kanon"}
 LISTER_SECRET = f"arn:aws:secretsmanager:us-east-1:{ACCOUNT}:secret:kanon/a/lister-key-AbCdEf"
 LISTER = {"ListerKey": "k" * 43, "ListerKeySecret": LISTER_SECRET}
+ISSUER_SECRET = f"arn:aws:secretsmanager:us-east-1:{ACCOUNT}:secret:kanon/a/issuer-key-1-AbCdEf"
+ISSUER = {"IssuerKeySecret": ISSUER_SECRET}
 MAIL = {"AlarmEmail": "a@b.example"}
 SEPARATE = {**DOMAIN, "Edge": "SEPARATE", "EdgeDomainName": "d1.cloudfront.net"}
 STACKS: dict[str, dict[str, str]] = {
@@ -127,7 +132,11 @@ STACKS: dict[str, dict[str, str]] = {
     "listed types": LISTER,
     "listed types and open joins": {**LISTER, "JoinAuth": "OPEN", "ReviewSteps": "24"},
     "lists by token": {**LISTER, "ListAuth": "JWT", **TOKENS, **DOMAIN, "Edge": "ON", **MAIL},
+    "listed types and reports": {**LISTER, "Reports": "ON"},
     "lists for anybody": {**LISTER, "ListAuth": "NONE", "ReviewSteps": "1", "ListDays": "7"},
+    "credentials": {**ISSUER, "Gateway": "ON", **MAIL},
+    "credentials by token": {**ISSUER, "JoinAuth": "OPEN", "EnrolAuth": "JWT", **TOKENS, **DOMAIN, "Edge": "ON"},
+    "credentials and listed types": {**ISSUER, **LISTER, "Gateway": "ON", "AccountsDeletionProtection": "ON"},
     "everything else": {
         "DeletionProtection": "ON",
         "SnapStart": "ON",
@@ -146,14 +155,18 @@ GIVEN: dict[str, Document] = {
     "Namespace": {"Fn::Sub": "KANON/${AWS::StackName}"},
     "Origin": {"Fn::GetAtt": ["Domain", "RegionalDomainName"]},
     "OriginSecret": {"Ref": "EdgeSecret"},
+    "OpenLists": {"Fn::If": ["ListsOpen", "ON", "OFF"]},
+    "Words": {"Fn::Join": [" AND ", {"Fn::Split": ["-", {"Ref": "AWS::StackName"}]}]},
     "AddressRate": {"Ref": "EdgeAddressRate"},
     "JoinOrigin": {"Fn::If": ["HasJoinUrl", {"Fn::Select": [2, {"Fn::Split": ["/", JOIN_URL]}]}, ""]},
     "JoinRate": {"Ref": "EdgeJoinRate"},
     "RelaySecret": {"Fn::If": ["HasRelaySecret", {"Fn::GetAtt": ["AnonymousStack", "Outputs.RelaySecretArn"]}, ""]},
+    "IssuerFunction": {"Fn::If": ["HasIssuerKey", {"Fn::GetAtt": ["CredentialsStack", "Outputs.IssuerFunction"]}, ""]},
     "JoinFunction": {"Ref": "Join.Alias"},
     "QueryFunction": {"Ref": "Query.Alias"},
     "ApiId": {"Ref": "Api"},
     "Tokens": {"Fn::If": ["HasListTokens", {"Ref": "Tokens"}, ""]},
+    "ListBucket": {"Fn::If": ["HasListerKey", {"Fn::GetAtt": ["ListsStack", "Outputs.ListBucket"]}, ""]},
     "EdgeSecret": {"Fn::If": ["HasEdge", {"Ref": "EdgeSecret"}, ""]},
     "AlarmTopic": {"Fn::If": ["HasAlarmTopic", {"Fn::GetAtt": ["Observability", "Outputs.Topic"]}, ""]},
     "DeletionProtection": {"Ref": "ReportsDeletionProtection"},
@@ -163,9 +176,14 @@ GIVEN: dict[str, Document] = {
     },
 }
 """Parameters of nested stacks that are not what their name says in the parent."""
+OF_CREDENTIALS: dict[str, Document] = {
+    "Tokens": {"Fn::If": ["EnrolsByToken", {"Ref": "Tokens"}, ""]},
+    "DeletionProtection": {"Ref": "AccountsDeletionProtection"},
+}
+"""The same of one stack."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, OBSERVABILITY, EDGE, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, OBSERVABILITY, EDGE, together=True)
 def nested_stacks_get_what_their_parameters_name(documents: Documents) -> Problems:
     """Parameter X is the parameter, table or function X of the parent; XArn its ARN; a queue is given by its name."""
     parent = documents[GATE]
@@ -174,10 +192,13 @@ def nested_stacks_get_what_their_parameters_name(documents: Documents) -> Proble
         if set(given) != set(declared):
             yield f"{name} is given {set(given) ^ set(declared)}"
         for word, value in given.items():
-            if word == "Deployment" and name in ("ReportsStack", "ListsStack"):
+            if word == "Deployment" and name in ("ReportsStack", "ListsStack", "CredentialsStack"):
                 expected: Any = {"Ref": "AWS::StackId"}
+            elif name == "CredentialsStack" and word in OF_CREDENTIALS:
+                expected = OF_CREDENTIALS[word]
             elif word in GIVEN and (
-                name in ("ReportsStack", "AnonymousStack", "ListsStack") or word not in parent["Parameters"]
+                name in ("ReportsStack", "AnonymousStack", "ListsStack", "CredentialsStack")
+                or word not in parent["Parameters"]
             ):
                 expected = GIVEN[word]
             elif word in of_type(parent, "AWS::SQS::Queue"):
@@ -212,10 +233,13 @@ TYPES = {
     LISTS: "ApiGatewayV2::Integration ApiGatewayV2::Route CloudWatch::Alarm IAM::Role Lambda::EventInvokeConfig "
     "Lambda::Permission Logs::LogGroup S3::Bucket S3::BucketPolicy Scheduler::Schedule Serverless::Function "
     "Serverless::LayerVersion",
+    CREDENTIALS: "ApiGatewayV2::Integration ApiGatewayV2::Route CloudWatch::Alarm DynamoDB::Table IAM::Role "
+    "Lambda::EventInvokeConfig Lambda::Permission Logs::LogGroup Scheduler::Schedule SecretsManager::Secret "
+    "Serverless::Function",
     ANONYMOUS: "ApiGatewayV2::Integration ApiGatewayV2::Route CloudWatch::Alarm IAM::Role Lambda::Permission "
     "Logs::LogGroup SecretsManager::Secret Serverless::Function Serverless::LayerVersion",
     OBSERVABILITY: "CloudWatch::Alarm CloudWatch::Dashboard Logs::MetricFilter SNS::Topic",
-    EDGE: "CloudFront::Distribution WAFv2::WebACL",
+    EDGE: "CloudFront::CachePolicy CloudFront::Distribution CloudFront::OriginRequestPolicy WAFv2::WebACL",
     SPENDING: "Budgets::Budget",
 }
 """The resources that a template may have. Others could copy rows, keep requests or grant permissions."""
@@ -247,7 +271,9 @@ def templates_have_only_resources_of_their_kinds(documents: Documents) -> Proble
             yield f"{path} has {types}"
         version = {word: document[word] for word in VERSION if word in document}
         if version != (
-            VERSION if path in (GATE, REPORTS, ANONYMOUS, LISTS) else {"AWSTemplateFormatVersion": "2010-09-09"}
+            VERSION
+            if path in (GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS)
+            else {"AWSTemplateFormatVersion": "2010-09-09"}
         ):
             yield f"{path} is of the version {version}"
 
@@ -296,6 +322,7 @@ VALUES = {
     "AlarmEmail": (["", "a@b.example"], ["a", "a b@c", "@"]),
     "ListerKey": (["", "a-_Z" * 10 + "abc"], ["a" * 42, "a" * 44, "+" * 43, "a" * 42 + "="]),
     "ListerKeySecret": (["", LISTER_SECRET], ["kanon/lister-key", f"{LISTER_SECRET}*", f"x{LISTER_SECRET}"]),
+    "IssuerKeySecret": (["", ISSUER_SECRET], ["kanon/issuer-key", f"{ISSUER_SECRET}*", f"x{ISSUER_SECRET}"]),
     "ReviewSteps": (["0", "65535"], ["-1", "65536"]),
 }
 """Values that a text parameter takes, and values that it refuses."""
@@ -392,6 +419,7 @@ REFUSED = {
     "RelayedJoinsAreAllowed": {"Gateway": "ON", "RelayAuth": "OPEN"},
     "ListerKeyIsAPair": {"ListerKey": "k" * 43},
     "ListedValuesAreReviewed": {**LISTER, "ListAuth": "NONE"},
+    "CredentialsNameNobody": ISSUER,
 }
 
 
@@ -407,9 +435,11 @@ def rules_refuse_parameters_that_do_not_fit(documents: Documents) -> Problems:
         "RelayedJoinsAreAllowed": {"Gateway": "ON", "RelayAuth": "OPEN", "JoinAuth": "JWT", **TOKENS},
         "ListedValuesAreReviewed": {**LISTER, "JoinAuth": "OPEN"},
         "ListerKeyIsAPair": {"ListerKeySecret": LISTER_SECRET},
+        "CredentialsNameNobody": {**ISSUER, "JoinAuth": "JWT", **TOKENS},
     }
     by_token = ("TokensHaveAnIssuer", {**LISTER, "ListAuth": "JWT", "JwtIssuer": "https://issuer.example"})
-    for name, parameters in (*REFUSED.items(), *others.items(), by_token):
+    enrolled = ("TokensHaveAnIssuer", {**ISSUER, "EnrolAuth": "JWT", "JwtAudience": "a"})
+    for name, parameters in (*REFUSED.items(), *others.items(), by_token, enrolled):
         if not _refuses(documents, given[name], parameters):
             yield f"{name} accepts {parameters}"
     for name, one in given.items():
@@ -440,7 +470,7 @@ LOGGED = {
 """The allowed fields of an access log: none of a path, a query, a header, a body or a caller."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS)
 def every_function_has_a_log_group_with_retention(document: Document) -> Problems:
     groups = of_type(document, "AWS::Logs::LogGroup")
     for name, function in functions(document).items():
@@ -479,7 +509,7 @@ def access_logs_tell_no_path_and_no_caller(document: Document) -> Problems:
             yield f"{name} logs executions"
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS)
 def nothing_traces_or_logs_requests(document: Document) -> Problems:
     for name, function in functions(document).items():
         if function.get("Tracing") != "PassThrough":
@@ -558,16 +588,17 @@ SCHEDULES: dict[str, tuple[str, Document]] = {
     "StatesSchedule": ("Sweep", {"MaximumRetryAttempts": 10, "MaximumEventAgeInSeconds": 1800}),
     "SweepSchedule": ("Aggregate", {"MaximumRetryAttempts": 2, "MaximumEventAgeInSeconds": 300}),
     "RotateSchedule": ("Rotate", {"MaximumRetryAttempts": 2, "MaximumEventAgeInSeconds": 300}),
+    "AccountsSchedule": ("Issuer", {"MaximumRetryAttempts": 10, "MaximumEventAgeInSeconds": 1800}),
     "ListSchedule": ("List", {"MaximumRetryAttempts": 2, "MaximumEventAgeInSeconds": 300}),
 }
 EVERY_FIVE_MINUTES = {"SweepSchedule": 0, "RotateSchedule": 120, "ListSchedule": 60}
 """First second of the day at which a schedule of reports or lists fires."""
-STATES_SWEPT = 3 * 3600 + 40 * 60
-"""Second of the day at which the states are swept."""
+STATES_SWEPT, ACCOUNTS_FORGOTTEN = 3 * 3600 + 40 * 60, 4 * 3600 + 20 * 60
+"""Seconds of the day at which states are swept, and accounts that are free are deleted."""
 LOST = ({"Fn::GetAtt": ["LostEvents", "Arn"]}, {"Ref": "LostEventsArn"})
 
 
-@rule(GATE, REPORTS, LISTS)
+@rule(GATE, REPORTS, LISTS, CREDENTIALS)
 def schedules_wake_their_function_and_lose_no_event(document: Document) -> Problems:
     schedules = of_type(document, "AWS::Scheduler::Schedule")
     woken = set()
@@ -609,7 +640,7 @@ SCHEDULE_OFFSET = 180
 """Seconds after the end of a step at which the schedule fires."""
 
 
-@rule(GATE, REPORTS, LISTS, together=True)
+@rule(GATE, REPORTS, LISTS, CREDENTIALS, together=True)
 def the_schedule_fires_after_each_step_of_every_period(documents: Documents) -> Problems:
     periods = parameter(documents[GATE], "Period")["AllowedValues"]
     if set(documents[GATE]["Mappings"]["Periods"]) != set(periods):
@@ -622,6 +653,9 @@ def the_schedule_fires_after_each_step_of_every_period(documents: Documents) -> 
     cron = documents.deployed().of_type("AWS::Scheduler::Schedule")["StatesSchedule"]["ScheduleExpression"]
     if firing_times(cron) != {STATES_SWEPT}:
         yield f"the states are swept at {cron}"
+    cron = documents.deployed(**ISSUER).of_type("AWS::Scheduler::Schedule")["AccountsSchedule"]["ScheduleExpression"]
+    if firing_times(cron) != {ACCOUNTS_FORGOTTEN}:
+        yield f"accounts are forgotten at {cron}"
     for name, second in EVERY_FIVE_MINUTES.items():
         stack = documents.deployed(Reports="ON", **LISTER)
         cron = stack.of_type("AWS::Scheduler::Schedule")[name]["ScheduleExpression"]
@@ -716,6 +750,7 @@ PERMISSIONS: dict[str, dict[str, dict[str, set[str]]]] = {
             "Control [function#join]": UPDATE,
             "SetPepper": READ_SECRET,
             "ClientKey": READ_SECRET,
+            "IssuerKeySecret if HasIssuerKey": READ_SECRET,
             "EdgeSecret if HasEdge": READ_SECRET,
             "Key via dynamodb, secretsmanager": {"kms:Decrypt"},
             "JoinLogs": LOGS,
@@ -776,6 +811,7 @@ PERMISSIONS: dict[str, dict[str, dict[str, set[str]]]] = {
             "ReportJobs": {"dynamodb:GetItem", "dynamodb:PutItem", "dynamodb:UpdateItem"},
             "Budgets": {"dynamodb:BatchGetItem", "dynamodb:Query"},
             "Control [function#jobs]": {"dynamodb:UpdateItem"},
+            "Control [list#*] if HasLists": {"dynamodb:GetItem"},
             "Stages": SEND,
             "ReportsBucket": {"s3:ListBucket"},
             "ReportsBucket/*": {"s3:GetObject"},
@@ -819,6 +855,8 @@ PERMISSIONS: dict[str, dict[str, dict[str, set[str]]]] = {
             "others/* if HasReportBuckets": {"s3:GetObject", "s3:PutObject"},
             "WorkBucket": {"s3:ListBucket"},
             "WorkBucket/*": {"s3:GetObject", "s3:PutObject", "s3:DeleteObject"},
+            "ListBucket if HasLists": {"s3:ListBucket"},
+            "ListBucket/current/* if HasLists": {"s3:GetObject"},
             "ReportNoiseKey": READ_SECRET,
             "Key via dynamodb, s3, secretsmanager": {"kms:Decrypt"},
             "Key via s3": {"kms:GenerateDataKey"},
@@ -848,6 +886,7 @@ PERMISSIONS[ANONYMOUS] = {
     "GatewayRole": {
         "JoinFunction": INVOKE,
         "QueryFunction": INVOKE,
+        "IssuerFunction if HasIssuer": INVOKE,
         "GatewayKey": READ_SECRET,
         "RelaySecret if RelaysAuthenticate": READ_SECRET,
         "EdgeSecret if HasEdge": READ_SECRET,
@@ -864,9 +903,9 @@ PERMISSIONS[LISTS] = {
         "Control [list#*]": {"dynamodb:UpdateItem"},
         "Control [lists]": {"dynamodb:ConditionCheckItem"},
         "StatesBucket/*.listed": {"s3:GetObject"},
-        "ListBucket/*": {"s3:GetObject", "s3:PutObject"},
-        "ListBucket/current/*": {"s3:DeleteObject"},
-        "ListBucket/opened/*": {"s3:DeleteObject"},
+        "ListBucket/current/*": {"s3:GetObject", "s3:PutObject", "s3:DeleteObject"},
+        "ListBucket/lists/*": {"s3:GetObject", "s3:PutObject"},
+        "ListBucket/opened/*": {"s3:GetObject", "s3:PutObject", "s3:DeleteObject"},
         "ListBucket": {"s3:ListBucket"},
         "ListerKeySecret": READ_SECRET,
         "Key via dynamodb, s3": {"kms:Decrypt"},
@@ -887,7 +926,25 @@ PERMISSIONS[LISTS] = {
 }
 """The lister alone opens values. It sees neither the log, nor parts, nor the noise key; `released` opens nothing."""
 
+PERMISSIONS[CREDENTIALS] = {
+    "IssuerRole": {
+        "Accounts": {f"dynamodb:{call}" for call in ("GetItem", "PutItem", "UpdateItem", "Scan", "DeleteItem")}
+        | DESCRIBE,
+        "Control [credentials]": {"dynamodb:GetItem", "dynamodb:UpdateItem"},
+        "Control [function#issuer]": UPDATE,
+        "AccountKey": READ_SECRET,
+        "IssuerKeySecret": READ_SECRET,
+        "EdgeSecret if HasEdge": READ_SECRET,
+        "Key via dynamodb, secretsmanager": {"kms:Decrypt"},
+        "LostEvents": SEND,
+        "IssuerLogs": LOGS,
+    },
+    "ScheduleRole": {"Issuer.Alias": INVOKE, "LostEvents": SEND},
+}
+"""The issuer sees neither joins nor pepper, and nobody else accounts. Only `join` has its key too: it verifies."""
+
 SECRETS = "arn:${AWS::Partition}:secretsmanager:${AWS::Region}:${AWS::AccountId}:secret:${Name}/report-keys/*"
+LISTS_OF_THE_GATE = "arn:${AWS::Partition}:s3:::${ListBucket}"
 OTHER = "arn:*:s3:::"
 LISTED = {"Fn::Split": [",", {"Ref": "ReportBuckets"}]}
 
@@ -916,6 +973,8 @@ def permitted(resource: Any) -> str:
             return f"{permitted(one)} if {condition}"
         case {"Fn::Sub": str(text)} if found := re.fullmatch(r"\$\{(\w+?)\.?Arn\}([:/][\w/]*\*?(?:\.listed)?)", text):
             return f"{found[1]}{found[2]}"
+        case {"Fn::Sub": str(text)} if text.startswith(LISTS_OF_THE_GATE):
+            return f"ListBucket{text.removeprefix(LISTS_OF_THE_GATE)}"
         case {"Fn::Sub": str(text)} if text == SECRETS:
             return "report-keys/*"
         case {"Fn::Split": [",", {"Fn::Join": ["", [first, {"Fn::Join": [between, names]}, *end]]}]} if names == LISTED:
@@ -948,7 +1007,7 @@ def _service(value: Any) -> str:
     return json.dumps(value)
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, together=True)
 def roles_allow_exactly_what_the_design_says(documents: Documents) -> Problems:
     for path, wanted in PERMISSIONS.items():
         document = documents[path]
@@ -995,6 +1054,21 @@ def nobody_sees_sums_and_keys_and_budgets_together(_: Documents) -> Problems:
         yield f"private keys are read by {', '.join(sorted(opens))}"
 
 
+@rule(GATE, CREDENTIALS, together=True)
+def nobody_sees_accounts_and_joins_together(_: Documents) -> Problems:
+    """A rule for the table of permissions itself."""
+    granted = {role: " ".join(where) for roles in PERMISSIONS.values() for role, where in roles.items()}
+    for what, roles in {
+        "Accounts": {"IssuerRole"},
+        "AccountKey": {"IssuerRole"},
+        "IssuerKeySecret": {"IssuerRole", "JoinRole"},
+    }.items():
+        if {role for role, where in granted.items() if what in where} != roles:
+            yield f"{what} is seen by other roles than {', '.join(sorted(roles))}"
+    if any(word in granted["IssuerRole"] for word in ("StepLog", "Statuses", "States", "SetPepper", "ClientKey")):
+        yield "the issuer sees joins, or who joined"
+
+
 @rule(GATE, together=True)
 def nobody_writes_and_deletes_states(_: Documents) -> Problems:
     """A rule for the table of permissions itself: a name that was deleted is never written again."""
@@ -1025,7 +1099,7 @@ OF_THE_ACCOUNT = {
 }
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS)
 def roles_trust_one_service_and_have_no_managed_policies(document: Document) -> Problems:
     for name, role in of_type(document, "AWS::IAM::Role").items():
         (statement,) = role["Properties"]["AssumeRolePolicyDocument"]["Statement"]
@@ -1056,7 +1130,7 @@ def function_of(value: object) -> str | None:
     return None if name is None else name.removesuffix(".Alias")
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS)
 def callers_call_the_alias(document: Document) -> Problems:
     called = {
         **{n: r["Properties"]["IntegrationUri"] for n, r in of_type(document, INTEGRATION).items()},
@@ -1079,18 +1153,27 @@ LAYERS = {
     REPORTS: ["Shared", "ReportsLayer"],
     ANONYMOUS: ["Shared", "GatewayLayer"],
     LISTS: ["Shared", "ListsLayer"],
+    CREDENTIALS: ["Shared", "CredentialsLayer"],
 }
 SEALING = {"Fn::If": ["HasListerKey", {"Ref": "SealingLayer"}, {"Ref": "AWS::NoValue"}]}
-"""The layer of `join` beside those of Globals."""
-BOTH = {"Fn::Join": [" ", [{"Ref": "Shared"}, {"Ref": "SealingLayer"}]]}
-BOTH_LAYERS = {"Fn::If": ["HasListerKey", BOTH, {"Ref": "Shared"}]}
+CREDENTIAL = {"Fn::If": ["HasIssuerKey", {"Ref": "CredentialsLayer"}, {"Ref": "AWS::NoValue"}]}
+"""The layers of `join` beside those of Globals."""
+
+
+def _both(*more: str) -> Document:
+    return {"Fn::Join": [" ", [{"Ref": layer} for layer in ("Shared", *more)]]}
+
+
+WITH_SEALING = {"Fn::If": ["HasIssuerKey", _both("SealingLayer", "CredentialsLayer"), _both("SealingLayer")]}
+WITHOUT_SEALING = {"Fn::If": ["HasIssuerKey", _both("CredentialsLayer"), {"Ref": "Shared"}]}
+ALL_LAYERS = {"Fn::If": ["HasListerKey", WITH_SEALING, WITHOUT_SEALING]}
 OF_THE_STACK = {"Deployment", "Name", "Control", "KeyArn", "Statuses", "StatesBucket"}
 """Parameters of nested stacks that never change."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, together=True)
 def a_version_pins_code_layers_and_parameters(documents: Documents) -> Problems:
-    for parameters, more in (({}, {}), (LISTER, {"SealingLayer"})):
+    for parameters, more in (({}, {}), (LISTER, {"SealingLayer"}), (ISSUER, {"CredentialsLayer"})):
         stack = documents.deployed(**parameters)
         layers = {"Shared", *more}
         found = set(stack.of_type("AWS::Serverless::LayerVersion")) - {"ListsLayer"}
@@ -1102,17 +1185,20 @@ def a_version_pins_code_layers_and_parameters(documents: Documents) -> Problems:
             if function.get("AutoPublishAlias") != "live" or function.get("AutoPublishAliasAllProperties") is not True:
                 yield f"{name} publishes no version when a property changes"
             sealing = name == "Join"
-            if function.get("Layers") != ([SEALING] if sealing else [{"Ref": layer} for layer in layers]):
+            if function.get("Layers") != ([SEALING, CREDENTIAL] if sealing else [{"Ref": layer} for layer in layers]):
                 yield f"{name} has the layers {function.get('Layers')}"
-            if function.get("VersionDescription") != (BOTH_LAYERS if sealing else {"Ref": own}):
+            if function.get("VersionDescription") != (ALL_LAYERS if sealing else {"Ref": own}):
                 yield f"{name} publishes no version when a layer changes"
-        match properties(document, own)["Description"]:
+        at = documents[GATE] if path == CREDENTIALS else document
+        match properties(at, own)["Description"]:
             case {"Fn::Select": [0, [str(), *values]]}:
                 hashed = {target(value) for value in values}
             case _:
                 yield f"{own} is not named after the values of parameters"
                 continue
         known = versioned_parameters(document) - (set() if path == GATE else OF_THE_STACK)
+        if path == CREDENTIALS:  # its layer is one of the gate's, which has what Shared is named after
+            known = (known | {"Shared"}) - versioned_parameters(documents[GATE]) - {"CredentialsLayer", "EdgeSecret"}
         if missing := sorted(known - hashed):
             yield f"a change of {', '.join(missing)} alone reaches no version"
         if more := sorted(str(name) for name in hashed - known):
@@ -1145,7 +1231,7 @@ def versioned_parameters(document: Document) -> set[str]:
     return found
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS)
 def functions_and_layers_are_built_from_their_folder(document: Document) -> Problems:
     folder = "" if "Shared" in document["Resources"] else "../"
     reports = "reports/" if "ReportsLayer" in document["Resources"] else ""
@@ -1185,13 +1271,14 @@ SIZES = {
     "Gateway": (512, 20),
     "List": (1769, 280),
     "Released": (512, 10),
+    "Issuer": (512, 900),
 }
 """MB of memory and seconds of the longest call. ``docs/evidence/performance.md`` and `kanon cost` assume them."""
 TEMPORARY = {"Evaluate": {"Size": 2048}, "List": {"Size": 2048}}
 """MB of files, if they are more than Lambda gives to everybody: joins beyond those in memory, and values of lists."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS)
 def functions_have_the_size_that_was_measured(document: Document) -> Problems:
     for name, function in functions(document).items():
         if (given := (function.get("MemorySize"), function.get("Timeout"))) != SIZES.get(name):
@@ -1225,10 +1312,10 @@ def evaluate_switches_whole_and_first_and_the_others_in_parts(documents: Documen
                 yield f"{name} is watched without need, or not watched"
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, together=True)
 def snapshots_are_of_functions_that_clients_wait_for_if_asked_for(documents: Documents) -> Problems:
     for choice, applied in (("ON", "PublishedVersions"), ("OFF", "None")):
-        stack = documents.deployed(SnapStart=choice, Reports="ON", Gateway="ON", **LISTER)
+        stack = documents.deployed(SnapStart=choice, Reports="ON", Gateway="ON", **LISTER, **ISSUER)
         for name, function in stack.of_type("AWS::Serverless::Function").items():
             if function.get("SnapStart") != ({"ApplyOn": applied} if name in ("Join", "Query", "Gateway") else None):
                 yield f"with {choice} {name} starts from {function.get('SnapStart')}"
@@ -1236,26 +1323,29 @@ def snapshots_are_of_functions_that_clients_wait_for_if_asked_for(documents: Doc
 
 # ---------------------------------------------------------------------------------------------- storage
 TABLES = {
+    "Accounts": [("account", "B", "HASH")],
     "StepLog": [("step_slot", "B", "HASH"), ("set_token", "B", "RANGE")],
     "Statuses": [("set_key", "B", "HASH")],
     "Control": [("name", "S", "HASH")],
     "Budgets": [("row", "B", "HASH"), ("part", "S", "RANGE")],
     "ReportJobs": [("job", "S", "HASH"), ("part", "S", "RANGE")],
 }
-LASTING, WARMED = {"Control"}, {"StepLog", "Statuses"}
-"""The table whose rows do not expire, and those with a warm throughput."""
+LASTING, WARMED = {"Control", "Accounts"}, {"StepLog", "Statuses"}
+"""The tables whose rows do not expire, and those with a warm throughput."""
 
 
-@rule(GATE, REPORTS, together=True)
+@rule(GATE, REPORTS, CREDENTIALS, together=True)
 def tables_have_their_keys_forget_and_have_a_limit(documents: Documents) -> Problems:
     for name, parameters in STACKS.items():
         stack = documents.deployed(**parameters)
         tables, given = stack.of_type("AWS::DynamoDB::Table"), stack.parameters
         reports = {"Budgets", "ReportJobs"} if given["Reports"] == "ON" else set()
-        if set(tables) != {"StepLog", "Statuses", "Control"} | reports:
+        accounts = {"Accounts"} if given["IssuerKeySecret"] else set()
+        if set(tables) != {"StepLog", "Statuses", "Control"} | reports | accounts:
             yield f"{name}: the tables are {', '.join(tables)}"
         for table, found in tables.items():
-            protected = given[f"{'Reports' if table in reports else ''}DeletionProtection"] == "ON"
+            own = "Reports" if table in reports else "Accounts" if table in accounts else ""
+            protected = given[f"{own}DeletionProtection"] == "ON"
             expected: Document = {
                 "BillingMode": "PAY_PER_REQUEST",
                 "SSESpecification": {"SSEEnabled": True, "SSEType": "KMS", "KMSMasterKeyId": KEY_ARN},
@@ -1304,6 +1394,7 @@ GENERATED = {
     "EdgeSecret": {**ONE_KEY, "GenerateStringKey": "current"},
     "RelaySecret": {**ONE_KEY, "GenerateStringKey": "current"},
     "GatewayKey": {"PasswordLength": 64, "ExcludePunctuation": True},
+    "AccountKey": {"PasswordLength": 64, "ExcludePunctuation": True},
 }
 OUTLIVING_NOTHING = ("EdgeSecret", "RelaySecret", "GatewayKey")
 """Secrets that protect nothing that outlives the stack."""
@@ -1311,7 +1402,7 @@ OUTLIVING_NOTHING = ("EdgeSecret", "RelaySecret", "GatewayKey")
 key: these may never change. ``rotate`` makes the private keys of reports."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, SPENDING)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, SPENDING)
 def state_outlives_the_stack_unless_its_creation_fails(document: Document) -> Problems:
     for name, resource in of_type(document, *STATEFUL, *FLEETING).items():
         fleeting = resource["Type"] in FLEETING or name in OUTLIVING_NOTHING
@@ -1320,7 +1411,7 @@ def state_outlives_the_stack_unless_its_creation_fails(document: Document) -> Pr
             yield f"{name} is not kept as {kept} says"
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS)
 def keys_belong_to_the_account_and_secrets_are_generated_once(document: Document) -> Problems:
     for name, key in of_type(document, "AWS::KMS::Key").items():
         given = {word: value for word, value in key["Properties"].items() if word != "Description"}
@@ -1342,7 +1433,7 @@ OWNERS = {"StatesBucket": (GATE, "kanon"), "ListBucket": (LISTS, "kanon-ListsSta
 WORKERS = ["arn:aws:iam:us-east-1:123456789012:kanon-ReportsStack-" + name for name in ("DecryptRole", "AggregateRole")]
 
 
-@rule(GATE, REPORTS, LISTS, together=True)
+@rule(GATE, REPORTS, LISTS, CREDENTIALS, together=True)
 def buckets_are_closed_encrypted_and_forget(documents: Documents) -> Problems:
     stack = documents.deployed(Reports="ON", **LISTER, ListDays="7")
     buckets = stack.of_type("AWS::S3::Bucket")
@@ -1401,20 +1492,31 @@ SETTINGS: dict[str, type[Settings]] = {
     "Gateway": GatewaySettings,
     "List": ListSettings,
     "Released": ReleasedSettings,
+    "Issuer": IssuerSettings,
 }
 TOLD: dict[str, Document] = {
     "KANON_DEPLOYMENT": {"Ref": "AWS::StackId"},
     "KANON_REPORT_KEY_PREFIX": {"Fn::Sub": "${Name}/report-keys/"},
     "KANON_KMS_KEY": {"Ref": "KeyArn"},
+    "KANON_LISTED_TYPES": {"Fn::If": ["HasLists", {"Ref": "Types"}, ""]},
     "KANON_LISTER_KEY": {"Ref": "ListerKey"},
     "KANON_LISTER_KEY_SECRET": {"Ref": "ListerKeySecret"},
+    "KANON_ISSUER_KEY_SECRET": {"Ref": "IssuerKeySecret"},
     "KANON_RELAY_SECRET": {"Fn::If": ["RelaysAuthenticate", {"Ref": "RelaySecret"}, ""]},
     "POWERTOOLS_LOG_LEVEL": {"Ref": "LogLevel"},
 }
 """Variables whose names do not say what they hold."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS)
+@rule(GATE, REPORTS, LISTS, together=True)
+def jobs_knows_listed_types_where_there_are_lists(documents: Documents) -> Problems:
+    for lister in (LISTER, {}):
+        jobs = documents.deployed(**lister, Reports="ON").of_type(FUNCTION)["Jobs"]
+        if bool(jobs["Environment"]["Variables"]["KANON_LISTED_TYPES"]) is not bool(lister):
+            yield f"jobs knows lists that are not there, or not those that are: {lister}"
+
+
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS)
 def variables_hold_what_their_names_say(document: Document) -> Problems:
     """KANON_STEP_LOG_TABLE holds StepLog, KANON_WORK_BUCKET WorkBucket, KANON_EPSILON_CAP the parameter EpsilonCap."""
     own = "Name" in document["Parameters"]
@@ -1446,12 +1548,12 @@ OF_AN_ARN = 170
 """More than any ARN or URL has in a stack whose name has 60 letters."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, together=True)
 def environments_fit_into_4_kb(documents: Documents) -> Problems:
     longest = {name: int(one.get("MaxLength", 30)) for name, one in documents[GATE]["Parameters"].items()}
     for name in of_type(documents[GATE], "AWS::DynamoDB::Table"):
         longest[name] = 60 + len(f"-{name}-") + 13  # the name of the stack, its own, and random letters
-    for path in (GATE, REPORTS, ANONYMOUS, LISTS):
+    for path in (GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS):
         for name in functions(documents[path]):
             size = sum(
                 len(variable) + (len(value) if isinstance(value, str) else longest.get(str(target(value)), OF_AN_ARN))
@@ -1495,18 +1597,26 @@ OF_LISTS = {
     "GET /v1/types/{type}/ranges": ("Released", "list"),
     "GET /v1/types/{type}/ranges/{step}/{prefix}": ("Released", "list"),
 }
+OF_ACCOUNTS = {
+    "GET /v1/credentials/keys": ("Issuer", "NONE"),
+    "POST /v1/credentials": ("Issuer", "enrol"),
+    "GET /v1/credentials": ("Issuer", "enrol"),
+    "DELETE /v1/credentials": ("Issuer", "enrol"),
+}
 OF_RELAYS = dict.fromkeys(("POST /v1/gateway", "GET /v1/proxy/keys"), ("Gateway", "NONE"))
 AUTHORIZATION = {"OPEN": "NONE", "NONE": "NONE", "IAM": "AWS_IAM", "JWT": "JWT"}
 SEGMENT = re.compile(r"\{[\w.:-]+\+?\}|[a-zA-Z0-9.:_-]+")
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, together=True)
 def routes_ask_for_the_authorization_of_the_design(documents: Documents) -> Problems:
     for name, parameters in STACKS.items():
         stack = documents.deployed(**parameters)
         by = {"join": stack.parameters["JoinAuth"], "batch": stack.parameters["BatchAuth"]}
         if stack.parameters["ListerKey"]:
             by["list"] = stack.parameters["ListAuth"]
+        if stack.parameters["IssuerKeySecret"]:
+            by["enrol"] = stack.parameters["EnrolAuth"]
         tokens = stack.of_type("AWS::ApiGatewayV2::Authorizer")
         if bool(tokens) is not ("JWT" in by.values()):
             yield f"{name}: there are authorizers {tokens}"
@@ -1531,6 +1641,7 @@ def routes_ask_for_the_authorization_of_the_design(documents: Documents) -> Prob
                 yield f"{given['RouteKey']} is a route of another API"
         wanted = ROUTES | (OF_REPORTS if stack.parameters["Reports"] == "ON" else {})
         wanted |= OF_LISTS if "list" in by else {}
+        wanted |= OF_ACCOUNTS if "enrol" in by else {}
         wanted |= OF_RELAYS if stack.parameters["Gateway"] == "ON" else {}
         expected = {key: (one, AUTHORIZATION.get(by.get(how, ""), how)) for key, (one, how) in wanted.items()}
         for key in found.keys() | expected.keys():
@@ -1538,9 +1649,9 @@ def routes_ask_for_the_authorization_of_the_design(documents: Documents) -> Prob
                 yield f"{name}: {key} is {found.get(key)}, and not {expected.get(key)}"
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, together=True)
 def only_this_api_may_call_functions_and_waits_for_them(documents: Documents) -> Problems:
-    stack = documents.deployed(Reports="ON", Gateway="ON", **LISTER)
+    stack = documents.deployed(Reports="ON", Gateway="ON", **LISTER, **ISSUER)
     called = set()
     for name, given in stack.of_type("AWS::Lambda::Permission").items():
         called.add(given["FunctionName"].rpartition("-")[2].removesuffix(":live"))
@@ -1559,7 +1670,10 @@ def only_this_api_may_call_functions_and_waits_for_them(documents: Documents) ->
         kind = {word: given[word] for word in ("ApiId", "IntegrationType", "PayloadFormatVersion")}
         if kind != {"ApiId": "kanon-Api", "IntegrationType": "AWS_PROXY", "PayloadFormatVersion": "2.0"}:
             yield f"{name} sends other events than the functions read"
-        if not sizes[name.removesuffix("Integration")]["Timeout"] * 1000 < given["TimeoutInMillis"] <= 30_000:
+        longest = sizes[name.removesuffix("Integration")]["Timeout"] * 1000
+        if name == "IssuerIntegration":  # only its schedule takes long
+            longest = 10_000
+        if not longest < given["TimeoutInMillis"] <= 30_000:
             yield f"the gateway gives up before the function of {name} does"
 
 
@@ -1613,7 +1727,7 @@ ANYBODY = {
 """Both are needed since October 2025."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS)
 def path_segments_are_legal(document: Document) -> Problems:
     for name, route in of_type(document, ROUTE).items():
         path = route["Properties"]["RouteKey"].partition(" ")[2]
@@ -1645,12 +1759,12 @@ def rates(stack: Deployed) -> dict[str, tuple[str, str]]:
     return {key: (one["ThrottlingRateLimit"], one["ThrottlingBurstLimit"]) for key, one in figures.items()}
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, together=True)
 def every_route_has_a_rate_and_exists_before_it(documents: Documents) -> Problems:
     """An unknown route gets the low rate: it is the default of the stage."""
     words = ("ThrottleRate", "ThrottleBurst", "OtherRate", "AnonymousRate", "BatchQueryRate")
     given = {word: str(100 + number) for number, word in enumerate(words)}
-    found = rates(documents.deployed(Reports="ON", Gateway="ON", **LISTER, **given))
+    found = rates(documents.deployed(Reports="ON", Gateway="ON", **LISTER, **ISSUER, **given))
     for key, figures in found.items():
         if figures != tuple(given[word] for word in RATES.get(key, ("OtherRate", "OtherRate"))):
             yield f"{key} accepts {figures}"
@@ -1667,10 +1781,10 @@ def every_route_has_a_rate_and_exists_before_it(documents: Documents) -> Problem
         yield "without a gateway the stage names its route"
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, together=True)
 def anonymous_callers_leave_the_account_room(documents: Documents) -> Problems:
     """At the defaults, and if everybody may join, all routes without a signature take less than half of the quota."""
-    stack = documents.deployed(Reports="ON", Gateway="ON", **LISTER, JoinAuth="OPEN", ListAuth="NONE")
+    stack = documents.deployed(Reports="ON", Gateway="ON", **LISTER, **ISSUER, JoinAuth="OPEN", ListAuth="NONE")
     anonymous = {one["RouteKey"] for one in stack.of_type(ROUTE).values() if one["AuthorizationType"] == "NONE"}
     found = {key: float(rate) for key, (rate, _) in rates(stack).items()}
     total = sum(rate for key, rate in found.items() if key in anonymous)
@@ -1694,11 +1808,11 @@ def queries_leave_the_table_room(documents: Documents) -> Problems:
 
 
 PUBLIC = {"Join", "Query", "Collect", "Jobs", "Gateway"}
-ANSWERING = PUBLIC | {"Released"}
-"""The functions that answer requests. The low rate of its routes limits `released`."""
+ANSWERING = PUBLIC | {"Released", "Issuer"}
+"""The functions that answer requests. The low rate of their routes limits `released` and `issuer`."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, together=True)
 def public_functions_reserve_concurrency_unless_the_account_has_none(documents: Documents) -> Problems:
     def reserved(**parameters: str) -> dict[str, int]:
         given = {"Reports": "ON", "Gateway": "ON", **parameters}
@@ -1723,7 +1837,7 @@ def public_functions_reserve_concurrency_unless_the_account_has_none(documents: 
         yield f"0 reserves {found}"
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, EDGE, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, EDGE, together=True)
 def an_edge_is_the_only_way_in(documents: Documents) -> Problems:
     """Every function that answers requests checks the header exactly if there is an edge."""
     for name, parameters in STACKS.items():
@@ -1751,7 +1865,7 @@ def an_edge_is_the_only_way_in(documents: Documents) -> Problems:
         yield from (f"{name}: {problem}" for problem in _domain(stack, given, edge))
 
 
-@rule(GATE, ANONYMOUS, LISTS, EDGE, together=True)
+@rule(GATE, ANONYMOUS, LISTS, CREDENTIALS, EDGE, together=True)
 def relays_send_a_secret_unless_anybody_may_be_one(documents: Documents) -> Problems:
     """The function, its role and an edge in the stack know the secret exactly if there is one."""
     for name, parameters in STACKS.items():
@@ -1805,7 +1919,8 @@ def deployments_reach_the_stage(document: Document) -> Problems:
     if (stage["ApiId"], stage["StageName"], stage.get("AutoDeploy")) != ({"Ref": "Api"}, "$default", True):
         yield "the stage goes on with the routes of before"
     cors = properties(document, "Api")["CorsConfiguration"]["Fn::If"][1]
-    if cors["AllowMethods"] != ["GET", "POST"] or "AllowCredentials" in cors or cors.get("MaxAge") != 3600:
+    methods = {"Fn::If": ["HasIssuerKey", ["GET", "POST", "DELETE"], ["GET", "POST"]]}
+    if cors["AllowMethods"] != methods or "AllowCredentials" in cors or cors.get("MaxAge") != 3600:
         yield "pages may do more than call"
     signed = ["content-type", "authorization", "x-amz-date", "x-amz-security-token", "x-amz-content-sha256"]
     if cors["AllowHeaders"] != signed:
@@ -1821,15 +1936,23 @@ ALL_BUT_THE_HOST = "b689b0a8-53d0-40ab-baf2-68738e2966ac"
 UNSEEN = {"SampledRequestsEnabled": False, "CloudWatchMetricsEnabled": True}
 
 
+ERRORS_OF_THE_EDGE = (400, 403, 404, 405, 414, 416, 500, 501, 502, 503, 504)
+"""The status codes whose answers CloudFront keeps for ten seconds, unless it is told not to."""
+
+
 def if_joins_go_to_a_url(given: Any) -> Document:
     return {"Fn::If": ["HasJoinOrigin", given, {"Ref": "AWS::NoValue"}]}
 
 
+def if_lists_are_open(given: Any) -> Document:
+    return {"Fn::If": ["HasOpenLists", given, {"Ref": "AWS::NoValue"}]}
+
+
 @rule(EDGE)
 def the_edge_stores_nothing_and_is_recognised(document: Document) -> Problems:
-    """Nothing of a request: no cache, which would answer faster, no log and no sample."""
-    if set(document["Resources"]) != {"Firewall", "Distribution"}:
-        yield "there is more than a firewall and a distribution"
+    """Nothing of a request: no cache but that of range files, no log and no sample."""
+    if set(document["Resources"]) != {"Firewall", "Distribution", "RangesKept", "RangesAsked"}:
+        yield "there is more than a firewall and a distribution, and what range files need"
     given = dict(properties(document, "Distribution")["DistributionConfig"])
     secret = {"Fn::Sub": "{{resolve:secretsmanager:${OriginSecret}:SecretString:current}}"}
     api = {
@@ -1848,6 +1971,18 @@ def the_edge_stores_nothing_and_is_recognised(document: Document) -> Problems:
     }
     at_url = {**behaviour, "TargetOriginId": "join", "OriginRequestPolicyId": ALL_BUT_THE_HOST}  # a URL has its own
     url = {**api, "Id": "join", "DomainName": {"Ref": "JoinOrigin"}}
+    kept = {
+        **behaviour,
+        "AllowedMethods": ["GET", "HEAD", "OPTIONS"],
+        "CachePolicyId": {"Ref": "RangesKept"},
+        "OriginRequestPolicyId": {"Ref": "RangesAsked"},
+    }
+    behaviours = [
+        if_joins_go_to_a_url({"PathPattern": "/v1/types/*/sets/*:join", **at_url}),
+        if_lists_are_open({"PathPattern": "/v1/types/*/sets/*", **behaviour}),
+        if_lists_are_open({"PathPattern": "/v1/types/*/ranges", **kept}),
+        if_lists_are_open({"PathPattern": "/v1/types/*/ranges/*", **kept}),
+    ]
     tls = {"SslSupportMethod": "sni-only", "MinimumProtocolVersion": "TLSv1.2_2021"}
     given.pop("Comment", None)
     expected = {
@@ -1858,7 +1993,8 @@ def the_edge_stores_nothing_and_is_recognised(document: Document) -> Problems:
         "WebACLId": {"Fn::GetAtt": ["Firewall", "Arn"]},
         "ViewerCertificate": {"AcmCertificateArn": {"Ref": "CertificateArn"}, **tls},
         "Origins": [api, if_joins_go_to_a_url(url)],
-        "CacheBehaviors": if_joins_go_to_a_url([{"PathPattern": "/v1/types/*/sets/*:join", **at_url}]),
+        "CacheBehaviors": {"Fn::If": ["HasBehaviors", behaviours, {"Ref": "AWS::NoValue"}]},
+        "CustomErrorResponses": [{"ErrorCode": code, "ErrorCachingMinTTL": 0} for code in ERRORS_OF_THE_EDGE],
         "DefaultCacheBehavior": behaviour,
     }
     for word in given.keys() | expected.keys():
@@ -1873,7 +2009,71 @@ def the_edge_stores_nothing_and_is_recognised(document: Document) -> Problems:
             yield f"{name} may be of a region that CloudFront does not read"
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, EDGE, together=True)
+NEITHER = {"CookiesConfig": {"CookieBehavior": "none"}, "QueryStringsConfig": {"QueryStringBehavior": "none"}}
+RANGES_KEPT = {
+    "MinTTL": 0,
+    "DefaultTTL": 0,
+    "MaxTTL": 86_400,
+    "ParametersInCacheKeyAndForwardedToOrigin": {
+        "EnableAcceptEncodingBrotli": False,
+        "EnableAcceptEncodingGzip": False,
+        "HeadersConfig": {"HeaderBehavior": "whitelist", "Headers": ["origin"]},
+        **NEITHER,
+    },
+}
+"""How long the edge keeps range files: as long as they say; and what tells them apart."""
+PREFLIGHT = ["access-control-request-headers", "access-control-request-method"]
+RANGES_ASKED = {"HeadersConfig": {"HeaderBehavior": "whitelist", "Headers": ["host", *PREFLIGHT]}, **NEITHER}
+OPEN_LISTS = {"Type": "String", "Description": "", "Default": "OFF", "AllowedValues": ["ON", "OFF"]}
+
+
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, EDGE, together=True)
+def the_edge_keeps_range_files_of_open_lists_and_nothing_else(documents: Documents) -> Problems:
+    """Of every route: which behaviour takes it, whatever its ids are, and whether that one keeps answers.
+
+    What is kept is told apart by path and origin alone, so no credential may reach the API there.
+    """
+    cases = [("IAM", True, LISTER), ("JWT", False, LISTER), ("NONE", True, LISTER), ("NONE", False, LISTER)]
+    for auth, by_url, lister in (*cases, ("NONE", False, {})):
+        opened = auth == "NONE" and bool(lister)
+        joins = {"JoinAuth": "OPEN", "JoinEndpoint": "FUNCTION_URL"} if by_url else {}
+        given = {**DOMAIN, "Edge": "ON", "Reports": "ON", "Gateway": "ON", **lister, "ListAuth": auth, **joins}
+        stack = documents.deployed(**given, ReviewSteps="24", **(TOKENS if auth == "JWT" else {}))
+        (edge,) = stack.of_type("AWS::CloudFront::Distribution").values()
+        behaviours = edge["DistributionConfig"].get("CacheBehaviors", [])
+        default = edge["DistributionConfig"]["DefaultCacheBehavior"]
+        patterns = [each["PathPattern"].removeprefix("/v1/types/*/") for each in behaviours]
+        if patterns != ["sets/*:join"] * by_url + ["sets/*", "ranges", "ranges/*"] * opened:
+            yield f"{auth}: paths that go another way than the rest: {patterns}"
+        for one in stack.of_type(ROUTE).values():
+            key = one["RouteKey"]
+            for path in _paths(key.partition(" ")[2]):
+                taken = (each for each in behaviours if fnmatchcase(path, each["PathPattern"]))
+                kept = next(taken, default)["CachePolicyId"] != NO_CACHE
+                if kept is not (opened and "/ranges" in key):
+                    yield f"{auth}: answers at {path} of {key} are kept, or are not"
+        policies = stack.of_type("AWS::CloudFront::CachePolicy"), stack.of_type("AWS::CloudFront::OriginRequestPolicy")
+        if not opened:
+            yield from (f"{auth}: there is a policy to keep answers: {each}" for each in policies if each)
+            continue
+        (policy,), (asked,) = (list(each.values()) for each in policies)
+        for found, wanted in (
+            (policy["CachePolicyConfig"], RANGES_KEPT),
+            (asked["OriginRequestPolicyConfig"], RANGES_ASKED),
+        ):
+            if {name: value for name, value in found.items() if name != "Name"} != wanted:
+                yield f"other headers reach the API, or answers are kept for longer or told apart by less: {found}"
+    if {**documents[EDGE]["Parameters"]["OpenLists"], "Description": ""} != OPEN_LISTS:
+        yield "range files are kept unless somebody says no"
+
+
+def _paths(template: str) -> Iterator[str]:
+    """Paths of a route, also with ids that look like those of other routes."""
+    for word in ("x", "sets", "ranges", "ranges:join", "0"):
+        yield re.sub(r"\{\w+\}", word, template.replace("{step}", "7").replace("{prefix}", "01"))
+
+
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, EDGE, together=True)
 def the_edge_limits_each_address_except_signed_servers(documents: Documents) -> Problems:
     """The rate does not apply to a path exactly if API Gateway itself refuses every stranger there."""
     firewall = properties(documents[EDGE], "Firewall")
@@ -1896,7 +2096,7 @@ def the_edge_limits_each_address_except_signed_servers(documents: Documents) -> 
     for part in (firewall, limit):
         if {word: part["VisibilityConfig"].get(word) for word in UNSEEN} != UNSEEN:
             yield "sampled requests show paths"
-    stack = documents.deployed(Reports="ON", Gateway="ON", **LISTER, JoinAuth="OPEN", ListAuth="NONE")
+    stack = documents.deployed(Reports="ON", Gateway="ON", **LISTER, **ISSUER, JoinAuth="OPEN", ListAuth="NONE")
     paths: dict[str, set[bool]] = {}
     for one in stack.of_type(ROUTE).values():
         path = one["RouteKey"].partition(" ")[2]
@@ -2008,6 +2208,7 @@ LOSSES = {
     *counted("gateway", "RelayedCallsFailed"),
     *counted("list", "ListsBehind", "ListsWithUnopenedValues"),
     *counted("released", "ListRequestsFailed"),
+    *counted("issuer", "EnrolmentsFailed"),
     *(("KANON/kanon", name, frozenset[tuple[str, str]]()) for name in ("RequestsThrottled", "JoinRequestsRefused")),
     *of_aws("ApiGateway", "ApiId", "kanon-Api", "5xx"),
 }
@@ -2016,10 +2217,12 @@ HARMLESS = {
     **dict.fromkeys(
         ("JoinsAccepted", "QueriesAnswered", "ListsRead", "ReportsAccepted", "JobsFinished", "ObjectsStored"), "work"
     ),
+    "EnrolmentsAnswered": "work",
     "RequestsRejected": "an error of the client",
     "DebugReports": "discarded by design",
     "SlotsWithRowsSkipped": "an operator has retired the type",
     "JoinRequestsAccepted": "work",
+    "TrueSetsLoadTime": "until it is over, the table answers",
 }
 """Metrics that mean no loss, and why."""
 GOOD = {
@@ -2057,9 +2260,9 @@ PATIENT = ("Maps.QueueName", "Stages.QueueName")
 """Queues in which a message of a large job may wait for hours."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, OBSERVABILITY, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, OBSERVABILITY, together=True)
 def everything_that_fails_raises_an_alarm_that_notifies(documents: Documents) -> Problems:
-    stack = documents.deployed(Reports="ON", Gateway="ON", **LISTER, Period=str(STEP), **MAIL)
+    stack = documents.deployed(Reports="ON", Gateway="ON", **LISTER, **ISSUER, Period=str(STEP), **MAIL)
     alarms = stack.of_type(ALARM)
     watched = {
         found for name, one in alarms.items() if name not in OF_THE_CANARY for found, _ in cloudwatch.metrics(one)
@@ -2072,13 +2275,14 @@ def everything_that_fails_raises_an_alarm_that_notifies(documents: Documents) ->
     (topic,) = stack.of_type("AWS::SNS::Topic").values()
     if topic["Subscription"] != [{"Protocol": "email", "Endpoint": MAIL["AlarmEmail"]}]:
         yield "the topic mails nobody"
-    unwatched = documents.deployed(Reports="ON", Gateway="ON", **LISTER, Alarms="OFF", **MAIL)
+    unwatched = documents.deployed(Reports="ON", Gateway="ON", **LISTER, **ISSUER, Alarms="OFF", **MAIL)
     topics = {
-        unwatched.nested[name].parameters["AlarmTopic"] for name in ("ReportsStack", "AnonymousStack", "ListsStack")
+        unwatched.nested[name].parameters["AlarmTopic"]
+        for name in ("ReportsStack", "AnonymousStack", "ListsStack", "CredentialsStack")
     }
     if topics != {""} or unwatched.of_type(ALARM).keys() - OF_THE_CANARY:
         yield "there are alarms without being asked for"
-    silent = documents.deployed(Reports="ON", Gateway="ON", **LISTER).of_type(ALARM)
+    silent = documents.deployed(Reports="ON", Gateway="ON", **LISTER, **ISSUER).of_type(ALARM)
     if documents.deployed(Reports="ON").of_type("AWS::SNS::Topic"):
         yield "there is a topic without an address"
     if documents[OBSERVABILITY]["Outputs"] != {"Topic": {"Condition": "HasAlarmEmail", "Value": {"Ref": "Topic"}}}:
@@ -2107,9 +2311,9 @@ def losses_of_aws(stack: Deployed) -> Iterator[cloudwatch.Metric]:
         yield from of_aws("SQS", "QueueName", queue, word)
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, OBSERVABILITY, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, OBSERVABILITY, together=True)
 def each_alarm_is_raised_by_each_loss_that_it_watches_and_by_nothing_else(documents: Documents) -> Problems:
-    stack = documents.deployed(Reports="ON", Gateway="ON", **LISTER, Period=str(STEP), **MAIL)
+    stack = documents.deployed(Reports="ON", Gateway="ON", **LISTER, **ISSUER, Period=str(STEP), **MAIL)
     known = LOSSES | set(losses_of_aws(stack)) | GOOD | LIVE_ERRORS
     for name, alarm in stack.of_type(ALARM).items():
         if strange := {one for one, _ in cloudwatch.metrics(alarm)} - known:
@@ -2199,13 +2403,55 @@ def filters_count_the_requests_that_their_metrics_name(documents: Documents) -> 
 STATUSES = ("200", "202", "400", "404", "429", "500", "503")
 
 
+def _widgets(document: Document) -> tuple[Document, ...]:
+    text = properties(document, "Dashboard")["DashboardBody"]["Fn::Sub"]
+    body = re.sub(r"\$\{([\w.:]+)\}", lambda found: "60" if found[1] == "Period" else found[1], text)
+    return tuple(json.loads(body)["widgets"])
+
+
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, OBSERVABILITY, together=True)
+def the_dashboard_shows_every_function_and_the_bucket_of_lists(documents: Documents) -> Problems:
+    """Errors and duration of each: by its name, or by a search for the nested stack that it is of."""
+    shown: dict[str, set[str]] = {}
+    searched = []
+    for widget in _widgets(documents[OBSERVABILITY])[1:]:
+        last: list[Any] = []
+        for metric in widget["properties"]["metrics"]:
+            if isinstance(metric[0], dict):
+                searched.append(metric[0]["expression"])
+                continue
+            names = [each for each in metric if isinstance(each, str)]
+            names = [*last[: len(last) - len(names) + 1], *names[1:]] if names[0] == "..." else names
+            last = [before if each == "." else each for each, before in zip(names, last or names, strict=False)]
+            last += names[len(last) :]
+            if last[0] == "AWS/Lambda":
+                shown.setdefault(last[1], set()).add(last[-1])
+    for number in ("Errors", "Duration"):
+        parts = [each for each in searched if f"MetricName={number}" in each]
+        for path, stack in (
+            (GATE, ""),
+            (REPORTS, "ReportsStack"),
+            (ANONYMOUS, "AnonymousStack"),
+            (LISTS, "ListsStack"),
+        ):
+            for name in functions(documents[path]):
+                if name not in shown.get(number, ()) and not (stack and any(stack in each for each in parts)):
+                    yield f"{number} of {name} are not shown"
+    for number in ("NumberOfObjects", "BucketSizeBytes"):
+        if not any(f"MetricName={number} BucketName=(Words AND listbucket)" in each for each in searched):
+            yield f"{number} of the bucket of lists is not shown"
+    told = {name for name, stack in documents[GATE]["Resources"].items() if stack["Type"] == STACK}
+    if (
+        not {"ReportsStack", "AnonymousStack", "ListsStack"} <= told
+        or "ListBucket" not in documents[LISTS]["Resources"]
+    ):
+        yield "the dashboard searches names that no resource has"
+
+
 @rule(OBSERVABILITY)
 def the_dashboard_shows_every_alarm(document: Document) -> Problems:
     given = properties(document, "Dashboard")
-    body = re.sub(
-        r"\$\{([\w.:]+)\}", lambda found: "60" if found[1] == "Period" else found[1], given["DashboardBody"]["Fn::Sub"]
-    )
-    (first, *rest) = json.loads(body)["widgets"]
+    (first, *rest) = _widgets(document)
     if {name.removesuffix(".Arn") for name in first["properties"]["alarms"]} != set(of_type(document, ALARM)):
         yield "an alarm is not shown"
     places = [(one["x"], one["y"]) for one in (first, *rest)]
@@ -2216,7 +2462,7 @@ def the_dashboard_shows_every_alarm(document: Document) -> Problems:
 
 
 # ---------------------------------------------------------------------------------------------- outputs
-@rule(GATE, REPORTS, ANONYMOUS, LISTS)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS)
 def outputs_hold_what_their_names_say(document: Document) -> Problems:
     """StepLogTable is StepLog, JoinFunction the alias of Join; an output of reports is that of the nested stack."""
     nested = "Name" in document["Parameters"]
@@ -2248,7 +2494,12 @@ def outputs_hold_what_their_names_say(document: Document) -> Problems:
 
 OF_THE_GATEWAY = ("GatewayFunction", "GatewayKeySecret", "RelaySecretArn")
 OUTPUTS_OF_LISTS = ("ListBucket", "ListFunction", "ReleasedFunction")
-NESTED = ((OF_THE_GATEWAY, "AnonymousStack", "HasGateway"), (OUTPUTS_OF_LISTS, "ListsStack", "HasListerKey"))
+OUTPUTS_OF_CREDENTIALS = ("AccountsTable", "IssuerFunction", "AccountKeySecret")
+NESTED = (
+    (OF_THE_GATEWAY, "AnonymousStack", "HasGateway"),
+    (OUTPUTS_OF_LISTS, "ListsStack", "HasListerKey"),
+    (OUTPUTS_OF_CREDENTIALS, "CredentialsStack", "HasIssuerKey"),
+)
 OUTPUTS: dict[str, Document] = {
     "ApiUrl": {
         "Fn::If": ["HasDomainName", {"Fn::Sub": "https://${DomainName}"}, {"Fn::GetAtt": ["Api", "ApiEndpoint"]}]
@@ -2259,10 +2510,10 @@ OUTPUTS: dict[str, Document] = {
 }
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, together=True)
+@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, together=True)
 def outputs_name_what_operators_need(documents: Documents) -> Problems:
     """Also what a deleted stack leaves: the guide names it by the outputs."""
-    told = {path: documents[path]["Outputs"] for path in (GATE, REPORTS, ANONYMOUS, LISTS)}
+    told = {path: documents[path]["Outputs"] for path in (GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS)}
     for path, outputs in told.items():
         values = json.dumps([output["Value"] for output in outputs.values()])
         for name in of_type(documents[path], *STATEFUL, "AWS::SQS::Queue", "AWS::Serverless::Function"):
@@ -2273,5 +2524,7 @@ def outputs_name_what_operators_need(documents: Documents) -> Problems:
         yield f"the stack has other outputs of the gateway than {', '.join(OF_THE_GATEWAY)}"
     if set(told[LISTS]) != set(OUTPUTS_OF_LISTS) or not set(OUTPUTS_OF_LISTS) <= set(told[GATE]):
         yield f"the stack has other outputs of lists than {', '.join(OUTPUTS_OF_LISTS)}"
+    if set(told[CREDENTIALS]) != set(OUTPUTS_OF_CREDENTIALS) or not set(OUTPUTS_OF_CREDENTIALS) <= set(told[GATE]):
+        yield f"the stack has other outputs of credentials than {', '.join(OUTPUTS_OF_CREDENTIALS)}"
     if ours != set(told[REPORTS]) or set(OUTPUTS) - set(told[GATE]):
         yield f"the stack has no outputs {ours ^ set(told[REPORTS])}, or not {', '.join(OUTPUTS)}"

@@ -13,9 +13,9 @@ from tests.paths import ROOT
 
 PATH = ROOT / "template.yaml"
 GATE, REPORTS = "template.yaml", "infra/reports.yaml"
-ANONYMOUS, LISTS = "infra/anonymous.yaml", "infra/lists.yaml"
+ANONYMOUS, LISTS, CREDENTIALS = "infra/anonymous.yaml", "infra/lists.yaml", "infra/credentials.yaml"
 OBSERVABILITY, EDGE, SPENDING = "infra/observability.yaml", "infra/edge.yaml", "infra/spending.yaml"
-PATHS = (GATE, REPORTS, ANONYMOUS, LISTS, OBSERVABILITY, EDGE, SPENDING)
+PATHS = (GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, OBSERVABILITY, EDGE, SPENDING)
 
 Document = dict[str, Any]
 FUNCTIONS = ("Join", "Evaluate", "Query", "Sweep")

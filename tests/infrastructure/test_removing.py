@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.infrastructure.rules import STATEFUL
-from tests.infrastructure.template import GATE, LISTS, REPORTS, ROOT, Documents, environment, of_type
+from tests.infrastructure.template import CREDENTIALS, GATE, LISTS, REPORTS, ROOT, Documents, environment, of_type
 
 GUIDE = (ROOT / "docs" / "guides" / "deploy.md").read_text().partition("## What stays when a stack goes")[2]
 COMMANDS = {
@@ -20,7 +20,7 @@ COMMANDS = {
 def outputs_of_what_stays(documents: Documents) -> set[str]:
     """The outputs that name the resources which CloudFormation keeps."""
     found = set()
-    for path in (GATE, REPORTS, LISTS):
+    for path in (GATE, REPORTS, LISTS, CREDENTIALS):
         outputs = documents[path]["Outputs"]
         for name, resource in documents[path]["Resources"].items():
             if resource.get("DeletionPolicy", "Delete") != "Delete":

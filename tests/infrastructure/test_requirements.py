@@ -14,6 +14,7 @@ from tests.infrastructure.template import ROOT
 ELSEWHERE = {
     "layer": "shared/requirements.txt",
     "sealing": "shared/sealing.txt",
+    "credentials": "shared/credentials.txt",
     **{name: f"functions/{name}/requirements.txt" for name in ("evaluate", "gateway", "list", "sweep")},
     **{
         f"reports-{name}": f"functions/reports/{name}/requirements.txt"

@@ -5,12 +5,24 @@ from typing import Any
 import pytest
 
 from tests.infrastructure.rules import PERMISSIONS, RULES, firing_times, problems
-from tests.infrastructure.template import ANONYMOUS, EDGE, GATE, OBSERVABILITY, REPORTS, SPENDING, Documents
+from tests.infrastructure.template import (
+    ANONYMOUS,
+    CREDENTIALS,
+    EDGE,
+    GATE,
+    OBSERVABILITY,
+    REPORTS,
+    SPENDING,
+    Documents,
+    properties,
+)
 
 REMOVED = object()
 ANOTHER = object()
 """Put into a list beside the others."""
 SOMEBODY = {"AWS": "arn:aws:iam::123456789012:root"}
+
+DASHBOARD: str = properties(Documents()[OBSERVABILITY], "Dashboard")["DashboardBody"]["Fn::Sub"]
 
 # By rule: the document and the place, and what is put there.
 PLANTED: dict[str, list[tuple[str, str, Any]]] = {
@@ -184,6 +196,16 @@ PLANTED: dict[str, list[tuple[str, str, Any]]] = {
     "the_edge_stores_nothing_and_is_recognised": [
         (EDGE, "Distribution>DistributionConfig>Logging", {"Bucket": "logs"}),
         (EDGE, "Distribution>DistributionConfig>CacheBehaviors", []),
+        (EDGE, "Distribution>DistributionConfig>CustomErrorResponses>2", REMOVED),
+    ],
+    "jobs_knows_listed_types_where_there_are_lists": [(REPORTS, "!Conditions>HasLists", {"Fn::Equals": [1, 2]})],
+    "the_edge_keeps_range_files_of_open_lists_and_nothing_else": [
+        (EDGE, "Distribution>DistributionConfig>CacheBehaviors>Fn::If>1>1", REMOVED),
+        (EDGE, "!Conditions>HasOpenLists", {"Fn::Equals": [1, 1]}),
+        (GATE, "!Conditions>ListsOpen", {"Fn::Equals": [{"Ref": "ListAuth"}, "NONE"]}),
+        (EDGE, "Distribution>DistributionConfig>DefaultCacheBehavior>CachePolicyId", {"Ref": "RangesKept"}),
+        (EDGE, "RangesKept>CachePolicyConfig>MinTTL", 60),
+        (EDGE, "RangesAsked>OriginRequestPolicyConfig>HeadersConfig>Headers>0", "authorization"),
     ],
     "the_edge_limits_each_address_except_signed_servers": [
         (
@@ -207,6 +229,12 @@ PLANTED: dict[str, list[tuple[str, str, Any]]] = {
     ],
     "filters_count_the_requests_that_their_metrics_name": [
         (OBSERVABILITY, "RequestsThrottledInLog>FilterPattern", '{ $.status = "500" }'),
+    ],
+    "the_dashboard_shows_every_function_and_the_bucket_of_lists": [
+        (GATE, "+More", {"Type": "AWS::Serverless::Function"}),
+        (OBSERVABILITY, "Dashboard>DashboardBody>Fn::Sub", DASHBOARD.replace("listbucket", "other")),
+        (OBSERVABILITY, "Dashboard>DashboardBody>Fn::Sub", DASHBOARD.replace("ListsStack", "Other")),
+        (OBSERVABILITY, "Dashboard>DashboardBody>Fn::Sub", DASHBOARD.replace('["...", "${Sweep}"], ', "")),
     ],
     "the_dashboard_shows_every_alarm": [
         (OBSERVABILITY, "+More", {"Type": "AWS::CloudWatch::Alarm"}),
@@ -263,10 +291,11 @@ def test_the_rule_finds_a_planted_mistake(name: str, path: str, place: str, valu
 
 
 def test_every_rule_has_a_planted_mistake() -> None:
-    assert {*PLANTED, SUMS, STATES} == set(RULES)
+    assert {*PLANTED, SUMS, STATES, ACCOUNTS} == set(RULES)
 
 
 SUMS, STATES = "nobody_sees_sums_and_keys_and_budgets_together", "nobody_writes_and_deletes_states"
+ACCOUNTS = "nobody_sees_accounts_and_joins_together"
 
 
 @pytest.mark.parametrize(
@@ -280,6 +309,10 @@ SUMS, STATES = "nobody_sees_sums_and_keys_and_budgets_together", "nobody_writes_
         (GATE, STATES, "SweepRole", "StatesBucket/*", "s3:PutObject"),
         (GATE, STATES, "QueryRole", "StatesBucket/*", "s3:GetObject"),
         (GATE, STATES, "JoinRole", "StatesKey via s3", "kms:Decrypt"),
+        (GATE, ACCOUNTS, "JoinRole", "Accounts", "dynamodb:GetItem"),
+        (GATE, ACCOUNTS, "QueryRole", "IssuerKeySecret", "secretsmanager:GetSecretValue"),
+        (ANONYMOUS, ACCOUNTS, "GatewayRole", "AccountKey", "secretsmanager:GetSecretValue"),
+        (CREDENTIALS, ACCOUNTS, "IssuerRole", "StepLog", "dynamodb:Query"),
     ],
 )
 def test_the_table_of_permissions_cannot_be_loosened(

@@ -17,7 +17,7 @@ ALLOWED = {
     r"\.(Label|DisplayName|Comment)\b": "words for readers",
     r"Metrics\.0\.Id changed$": "nobody calculates with the value that is judged",
     r"(edge|spending)\.yaml: Parameters\.\w+\.(AllowedPattern|MinValue) ": "AWS itself refuses such a value",
-    r"edge.yaml: .*\.(Name|MetricName) ": "names within the firewall",
+    r"edge.yaml: .*\.(Name|MetricName)(\.Fn::Sub)? ": "names within the firewall, and of policies",
     r"Statement\.\d+(\.Fn::If\.1)?\.Sid ": "names within a policy",
     r"PolicyName ": "names within a role",
     r"(Api|Tokens)\.Properties\.Name\b": "names for readers",

@@ -29,7 +29,8 @@ def messages() -> frozenset[str]:
     """The messages of the service's own log calls: constants, so that they contain no value."""
     found = set()
     for path in [*(ROOT / "functions").rglob("*.py"), *(ROOT / "shared").rglob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if "logger." in text else ():
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id="logger"), attr=level), args=[said, *_]):
                     assert isinstance(said, ast.Constant), f"{path}:{node.lineno}: logger.{level} says no constant"
@@ -52,7 +53,7 @@ LOG_FIELDS: dict[str, Callable[[Any], bool]] = {
     "message": lambda value: value in messages(),
     "timestamp": matches(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}[+-]\d{4}"),
     "service": matches(
-        r"join|evaluate|query|collect|store|jobs|decrypt|aggregate|rotate|gateway|list|released|kanon-\d+"
+        r"join|evaluate|query|collect|store|jobs|decrypt|aggregate|rotate|gateway|list|released|issuer|kanon-\d+"
     ),
     "cold_start": lambda value: isinstance(value, bool),
     "function_name": matches(r"[\w-]+"),
@@ -138,14 +139,17 @@ def _whole(most: float) -> Callable[[float, int], bool]:
 METRICS: dict[str, tuple[str, str, Callable[[float, int], bool]]] = {
     "JoinsAccepted": ("join", "Count", _whole(1e9)),
     "JoinsRefused": ("join", "Count", _whole(1e9)),
-    "RequestsRejected": ("join query collect jobs gateway released", "Count", _whole(1e9)),
+    "RequestsRejected": ("join query collect jobs gateway released issuer", "Count", _whole(1e9)),
     "RelayedCallsFailed": ("gateway", "Count", _one_of(1)),
     "ListsBehind": ("list", "Count", _whole(1e6)),
     "ListsWithUnopenedValues": ("list", "Count", _one_of(1)),
     "ListsRead": ("released", "Count", _one_of(1)),
     "ListRequestsFailed": ("released", "Count", _one_of(1)),
+    "EnrolmentsAnswered": ("issuer", "Count", _one_of(1)),
+    "EnrolmentsFailed": ("issuer", "Count", _one_of(1)),
     "QueriesAnswered": ("query", "Count", _one_of(1)),
     "QueriesRefused": ("query", "Count", _one_of(1)),
+    "TrueSetsLoadTime": ("query", "Milliseconds", _whole(60_000)),
     "SlotsFailed": ("evaluate", "Count", _one_of(0, 1)),
     "EvaluationStopped": ("evaluate", "Count", _one_of(1)),
     "SlotsWithRowsSkipped": ("evaluate", "Count", _one_of(1)),
@@ -217,7 +221,7 @@ HEADERS: dict[str, Callable[[Any], bool]] = {
     "Content-Security-Policy": matches(r"default-src 'none'; [a-z' ;-]+"),
 }
 _FIELD = re.compile(
-    r"body|type|set|query(?:\.after|\.limit)?|after|limit|step|prefix|(?:client|shortClientIdentifier|value|name|presentation(?:\.[a-z]+)?|joins|(?:setsForType|sets)[\w.]*)"
+    r"body|type|set|epoch|request|recovery|query(?:\.after|\.limit)?|after|limit|step|prefix|(?:client|shortClientIdentifier|value|name|presentation(?:\.[a-z]+)?|joins|(?:setsForType|sets)[\w.]*)"
 )
 _MOMENT = matches(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 

@@ -60,6 +60,12 @@ JOB: Form = {
         "e_epsilon_cap": _text,
         "this_summary": _texts,
         "all_summaries": _texts,
+        "released_keys?": {
+            "type": _text,
+            "step": _count,
+            "keys": _count,
+            **{f"{of}_{what}": _DECIMAL for of in ("join", "sum") for what in ("epsilon", "delta")},
+        },
     },
 }
 BUDGET: Form = {

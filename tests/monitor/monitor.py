@@ -33,7 +33,16 @@ from tests.monitor.private import LONGEST, SHORTEST, Private
 _live: list[Monitor] = []
 _by_function: dict[str, Monitor] = {}  # by the function's full name, which no two stacks share
 
-SECRETS = ("set-pepper", "client-key", "gateway-key", "lister-key", "noise-key/1", "noise-key/2")
+SECRETS = (
+    "set-pepper",
+    "client-key",
+    "gateway-key",
+    "lister-key",
+    "issuer-key",
+    "account-key",
+    "noise-key/1",
+    "noise-key/2",
+)
 PRIVATE_FIELDS = {
     "payload",
     "report_id",

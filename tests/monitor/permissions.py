@@ -2,6 +2,7 @@
 
 import base64
 import fnmatch
+import glob
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True)
 class Permission:
-    """A role allows an action on the resources of a pattern; ``keys`` None: on every item."""
+    """A role allows an action on the resources of a pattern, and items of these patterns; ``keys`` None: on each."""
 
     action: str
     resource: str
@@ -43,7 +44,7 @@ class Permission:
         return (
             self.action == call.action
             and fnmatch.fnmatchcase(call.resource, self.resource)
-            and (self.keys is None or call.key in self.keys)
+            and (self.keys is None or any(fnmatch.fnmatchcase(call.key, key) for key in self.keys))
         )
 
 
@@ -56,16 +57,22 @@ def permissions(template: Template) -> dict[str, list[Permission]]:
         for role in part.resources("AWS::IAM::Role")
     }
     return {
-        Path(function.properties["CodeUri"]).name: list(_allowed(roles[function.properties["Role"]]))
+        Path(function.properties["CodeUri"]).name: list(allowed(roles[function.properties["Role"]]))
         for part in parts
         for function in part.resources(FUNCTION)
     }
 
 
-def _allowed(role: Mapping[str, Any]) -> Iterator[Permission]:
+def allowed(role: Mapping[str, Any]) -> Iterator[Permission]:
+    """The permissions of a role."""
     for statement in (s for policy in role["Policies"] for s in policy["PolicyDocument"]["Statement"]):
         assert statement["Effect"] == "Allow"
-        keys = statement.get("Condition", {}).get("ForAllValues:StringEquals", {}).get("dynamodb:LeadingKeys")
+        conditions = statement.get("Condition", {})
+        kinds = [kind for kind in conditions if "dynamodb:LeadingKeys" in conditions[kind]]
+        assert set(kinds) <= {"ForAllValues:StringEquals", "ForAllValues:StringLike"}
+        keys = conditions[kinds[0]]["dynamodb:LeadingKeys"] if kinds else None
+        if keys is not None and kinds != ["ForAllValues:StringLike"]:
+            keys = [glob.escape(key) for key in keys]  # StringEquals takes a star literally
         for action in _listed(statement["Action"]):
             for resource in _listed(statement["Resource"]):
                 yield Permission(action, resource, None if keys is None else tuple(keys))

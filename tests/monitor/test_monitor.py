@@ -28,6 +28,7 @@ from kanon.local import Stack
 from tests.monitor import allowed_output
 from tests.monitor.allowed_reports import wrong_reports_answer
 from tests.monitor.monitor import Monitor
+from tests.monitor.permissions import Call, allowed
 from tests.monitor.private import Private
 
 SET_ID = b"a set id nobody may see"
@@ -391,6 +392,64 @@ def test_a_call_on_objects_beyond_a_role_is_found(
     reports.called(function, "s3", operation, {"Bucket": bucket(reports, "ReportsBucket"), **params})
     problems = reports.look()
     assert [refused in problem for problem in problems] == ([] if refused is None else [True]), problems
+
+
+@pytest.fixture(scope="module")
+def with_lists() -> Iterator[Monitor]:
+    """The watch of a stack with reports and lists, whose functions do not run."""
+    types = {"terms": {"k": 50, "window": 24, "profile": "crossing", "listed": True}}
+    with Stack({"Reports": "ON", "Types": json.dumps(types)}, start=1_700_000_000.0) as stack:
+        yield Monitor.of(stack)
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "allowed"),
+    [
+        ("jobs", "list#terms", True),
+        ("jobs", "lists", False),
+        ("jobs", "slot#0", False),
+        ("aggregate", "list#terms", False),
+        ("released", "list#terms", True),
+        ("released", "reports#keys", False),
+        ("list", "slot#0", True),
+        ("list", "reports#keys", False),
+    ],
+)
+def test_a_read_of_control_beyond_the_keys_of_a_role_is_found(
+    function: str, name: str, allowed: bool, with_lists: Monitor
+) -> None:
+    assert reads_control(with_lists, function, name) == ([] if allowed else [f"the role of {function} refuses"])
+
+
+@pytest.mark.parametrize(("kind", "covered"), [("StringLike", True), ("StringEquals", False)])
+def test_a_star_is_a_pattern_only_in_a_condition_that_has_patterns(kind: str, covered: bool) -> None:
+    condition = {f"ForAllValues:{kind}": {"dynamodb:LeadingKeys": ["list#*"]}}
+    actions = ["dynamodb:PutItem", "dynamodb:GetItem"]
+    statement = {"Effect": "Allow", "Action": actions, "Resource": "arn", "Condition": condition}
+    _, permission = allowed({"Policies": [{"PolicyDocument": {"Statement": [statement]}}]})
+    assert permission.covers(Call("jobs", "dynamodb:GetItem", "arn", "list#terms")) is covered
+    assert permission.covers(Call("jobs", "dynamodb:GetItem", "arn", "list#*"))
+
+
+def test_without_a_lister_jobs_may_read_no_list(reports: Monitor) -> None:
+    assert reads_control(reports, "jobs", "list#terms") == ["the role of jobs refuses"]
+
+
+def reads_control(monitor: Monitor, function: str, name: str) -> list[str]:
+    """How the problems begin after a read of this item."""
+    (table,) = [arn for arn in monitor.resources.arns if arn.endswith("-Control")]
+    monitor.called(function, "dynamodb", "GetItem", {"TableName": table, "Key": {"name": {"S": name}}})
+    return [problem.partition(" dynamodb:")[0] for problem in monitor.look()]
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"), [("current/terms/1-a/all", True), ("lists/terms/x", False), ("opened/0/1", False)]
+)
+def test_aggregate_reads_the_newest_lists_alone(name: str, allowed: bool, with_lists: Monitor) -> None:
+    place = bucket(with_lists, "ListBucket")
+    with_lists.called("aggregate", "s3", "GetObject", {"Bucket": place, "Key": name})
+    found = with_lists.look()
+    assert not found if allowed else ["refuses s3:GetObject" in problem for problem in found] == [True]
 
 
 @pytest.mark.parametrize(("function", "kind"), [("query", "Put"), ("jobs", "Update"), ("collect", "ConditionCheck")])

@@ -164,7 +164,9 @@ def registered(text: str) -> set[str]:
 
 
 def routes_of_rules(text: str) -> set[str]:
-    return {one for name in ("ROUTES", "COLLECTED", "OF_JOBS", "OF_LISTS") for one in assigned(name)(text)}
+    return {
+        one for name in ("ROUTES", "COLLECTED", "OF_JOBS", "OF_LISTS", "OF_ACCOUNTS") for one in assigned(name)(text)
+    }
 
 
 # -------------------------------------------------------------------------------------------- lists
@@ -179,7 +181,7 @@ LISTS = {
     ],
     "An endpoint": [
         place(*HANDLERS, read=routes_of_a_handler),
-        place("template.yaml", "infra/reports.yaml", "infra/lists.yaml", read=route_keys),
+        place("template.yaml", "infra/reports.yaml", "infra/lists.yaml", "infra/credentials.yaml", read=route_keys),
         place("tests/infrastructure/rules.py", read=routes_of_rules),
         place("docs/reference/api.md", read=routes_of_a_page, exempt=hidden),
         place("docs/openapi.json", read=routes_of_a_description, exempt=hidden),
@@ -190,12 +192,17 @@ LISTS = {
         place("docs/reference/cli.md", read=lambda text: set(EXAMPLE.findall(text))),
     ],
     "A table": [
-        place("template.yaml", "infra/reports.yaml", read=tables_of_a_template),
-        place("infra/observability.yaml", "infra/reports.yaml", read=watched_tables),
+        place("template.yaml", "infra/reports.yaml", "infra/credentials.yaml", read=tables_of_a_template),
+        place("infra/observability.yaml", "infra/reports.yaml", "infra/credentials.yaml", read=watched_tables),
         place("shared/kanon/settings.py", "shared/kanon/*/settings.py", read=tables_of_settings),
         place("shared/kanon/*/storage/*.py", "shared/kanon/gate/storage/aws/*.py", read=classes),
         place("tests/infrastructure/rules.py", read=assigned("TABLES")),
-        place("tests/e2e/*/test_drills.py", "tests/e2e/gate/test_restored_log.py", read=tables_of_drills),
+        place(
+            "tests/e2e/*/test_drills.py",
+            "tests/e2e/gate/test_restored_log.py",
+            "tests/integration/credentials/test_on_aws.py",
+            read=tables_of_drills,
+        ),
         place("docs/architecture.md"),
         place("docs/guides/deploy.md"),
     ],

@@ -41,7 +41,8 @@ def _imports(path: Path) -> frozenset[str]:
             assert node.level == 0, f"{path.name} imports relatively"
             found.update(f"{node.module}.{alias.name}" for alias in node.names)
         for child in ast.iter_child_nodes(node):
-            visit(child)
+            if not isinstance(child, ast.expr):  # an expression imports nothing
+                visit(child)
 
     visit(ast.parse(path.read_text()))
     return frozenset(found)
@@ -71,7 +72,7 @@ def _arrows() -> dict[str, set[str]]:
 
 
 def test_functions_import_the_layer_and_reports() -> None:
-    assert _arrows()["functions"] <= LAYER | {"reports", "gateway"}
+    assert _arrows()["functions"] <= LAYER | {"reports", "gateway", "credentials"}
 
 
 LEFT_OUT = {
@@ -147,6 +148,7 @@ def test_only_storage_knows_the_names_of_attributes() -> None:
 
 
 LISTED = json.dumps({"terms": {"k": 50, "window": 24, "profile": "crossing", "listed": True}})
+WITH_CREDENTIALS = json.dumps({"people": {"k": 50, "window": 24, "profile": "crossing", "credential": True}})
 
 
 def _environment(function: str) -> dict[str, str]:
@@ -185,6 +187,18 @@ def test_join_loads_cryptography_before_its_first_request_if_a_type_is_listed_an
     assert not sealing & _modules_of("join")
     assert not sealing & _modules_of("join", KANON_LISTER_KEY="k" * 43)
     assert sealing <= _modules_of("join", KANON_LISTER_KEY="k" * 43, KANON_TYPES=LISTED)
+
+
+def test_join_loads_credentials_before_its_first_request_if_a_type_needs_them_and_never_otherwise() -> None:
+    credentials = {"Crypto", "kanon.gate.admitting", "kanon.credentials.arc"}
+    assert not credentials & _modules_of("join")
+    assert not credentials & _modules_of("join", KANON_ISSUER_KEY_SECRET="arn:issuer")
+    assert credentials <= _modules_of("join", KANON_ISSUER_KEY_SECRET="arn:issuer", KANON_TYPES=WITH_CREDENTIALS)
+
+
+@pytest.mark.parametrize("function", ["query", "evaluate", "sweep"])
+def test_no_other_function_of_the_gate_loads_credentials(function: str) -> None:
+    assert not {"Crypto", "kanon.gate.admitting"} & _modules_of(function, KANON_TYPES=WITH_CREDENTIALS)
 
 
 @pytest.mark.parametrize("function", ["query", "evaluate", "sweep"])

@@ -17,6 +17,8 @@ from kanon.cli.operate_directory import (
     ask_to_unlist,
     backup,
     begin_there,
+    delete_account,
+    forget_tags,
     forget_there,
     import_,
     replay_there,
@@ -28,15 +30,20 @@ from kanon.cli.serve_data import Data
 from kanon.cli.stacks import Profile, Region, on_stack, on_stack_or_directory, stack_errors
 
 if TYPE_CHECKING:
-    from kanon.gate.storage.aws.statuses import Statuses
     from kanon.gate.storage.disk.control import ControlFile
     from kanon.operate.stacks import RunningStack
+    from kanon.operate.suppressing import Suppressions
 
 operate = typer.Typer(help="Change a running stack. Each command says what it will do, and asks.", no_args_is_help=True)
 
 Place = Annotated[str, typer.Argument(metavar="TYPE/SET", help="The type, and the set id as in the path of the API.")]
 
-for name, command in (("import", import_), ("backup", backup)):
+for name, command in (
+    ("import", import_),
+    ("backup", backup),
+    ("delete-account", delete_account),
+    ("forget-tags", forget_tags),
+):
     operate.command(name)(command)
 
 
@@ -124,6 +131,7 @@ def retire(
         return
     from kanon.gate import fingerprints
     from kanon.operate.changes import RETIRE, record_change, step_in_progress
+    from kanon.operate.unlisting import end_lists
 
     recorded = stack.control.recorded("evaluate")
     if any(type_name in settings.read_types() for settings in (stack.join, stack.query, stack.evaluate)):
@@ -131,11 +139,16 @@ def retire(
     if not any(f"{fingerprints.TYPE}{type_name}" in known for known in (recorded, stack.control.recorded("join"))):
         raise typer.BadParameter("no such type was ever joined or evaluated", param_hint="TYPE")
     if f"{fingerprints.RETIRED}{type_name}" in recorded:
+        if stack.list_bucket and end_lists(stack, type_name):
+            typer.echo(f"Type {type_name} was retired before; its lists are gone now.")
+            return
         raise typer.BadParameter(f"type {type_name} is already retired", param_hint="TYPE")
     typer.echo(f"Type {type_name}: its remaining rows are skipped until they expire. Its name can never be used again.")
     ask("Retire it?", yes)
     record_change(stack.control, RETIRE, step_in_progress(stack))
     fingerprints.retire(stack.control, type_name)
+    if stack.list_bucket:
+        end_lists(stack, type_name)
     typer.echo(f"Type {type_name} is retired; evaluation continues with the next message.")
 
 
@@ -173,6 +186,14 @@ def new_generation(
     new_key: Annotated[
         bool, typer.Option(help="With --data: draw a new noise key. The old one is deleted when no step needs it.")
     ] = False,
+    original: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|none",
+            help="With --data: the directory of which this one is a copy or an older state, which says what was"
+            " suppressed and unlisted since; none if it is lost or this is no copy.",
+        ),
+    ] = None,
     yes: Yes = False,
 ) -> None:
     """Begin a log generation after a table was restored or replaced, or a directory was copied or moved.
@@ -180,10 +201,12 @@ def new_generation(
     Example: kanon operate new-generation --stack kanon-prod
     """
     if isinstance(stack, Path):
-        begin_there(stack, new_key=new_key, yes=yes)
+        begin_there(stack, new_key=new_key, original=original, yes=yes)
         return
     if new_key:
         raise typer.BadParameter("--new-key is for a directory: the guide for operators rotates the key of a stack")
+    if original is not None:
+        raise typer.BadParameter("--original is for a directory: a stack knows what is suppressed and unlisted")
     from kanon.operate.generation import begin, situation
 
     others = situation(stack).replaced
@@ -345,6 +368,53 @@ def lister_key_(
     typer.echo(f"ListerKey={key.public} ListerKeySecret={key.secret}")
 
 
+@operate.command("issuer-key")
+def issuer_key_(
+    stack: Annotated[str, typer.Option(help="Name of the stack. It need not exist yet.")],
+    new: Annotated[bool, typer.Option("--new", help="Make another one: the last one leaked.")] = False,
+    region: Region = None,
+    profile: Profile = None,
+) -> None:
+    """Make the key of the issuer of credentials, and print the parameter to deploy with.
+
+    The key is in a secret of the account. Run again without --new, it prints the same.
+
+    Example: kanon operate issuer-key --stack kanon-prod
+    """
+    import secrets
+
+    import boto3
+
+    from kanon.operate.issuer import issuer_key
+
+    with stack_errors(": it needs secretsmanager:CreateSecret and DescribeSecret"):
+        client = boto3.Session(region_name=region, profile_name=profile).client("secretsmanager")
+        arn = issuer_key(client, stack, lambda: secrets.token_urlsafe(48), new=new)
+    typer.echo(f"IssuerKeySecret={arn}")
+
+
+@operate.command()
+@on_stack
+def new_accounts(stack: "RunningStack", yes: Yes = False) -> None:
+    """Go on with the table of accounts as it is, after it was restored or made again, or its key was.
+
+    Nobody can enrol until no earlier join counts, because rows may be missing.
+
+    Example: kanon operate new-accounts --stack kanon-prod
+    """
+    from kanon.findings import moment
+    from kanon.operate.issuer import issuer_of, opens_at
+    from kanon.operate.issuer import new_accounts as begin
+
+    until = opens_at(issuer_of(stack), stack.now())
+    typer.echo(
+        f"Nobody will be able to enrol before {moment(until)}. Then everybody can, also who was deleted."
+        " Credentials that were made stay valid. This cannot be undone."
+    )
+    ask("Take the table of accounts as it is?", yes)
+    typer.echo(f"Accounts can enrol from {moment(begin(stack, stack.now()))} on.")
+
+
 @operate.command()
 @on_stack
 def new_report_keys(stack: "RunningStack", yes: Yes = False) -> None:
@@ -388,9 +458,9 @@ def accept_report_jobs(stack: "RunningStack", yes: Yes = False) -> None:
 
 
 class _Found(NamedTuple):
-    """A set: the table or file of statuses, and its key."""
+    """A set: what suppresses it, and its key."""
 
-    statuses: "Statuses | ControlFile"
+    statuses: "Suppressions | ControlFile"
     key: bytes
 
 
@@ -411,11 +481,13 @@ def _set(stack: "RunningStack | Path", place: str) -> "Iterator[_Found]":
             key = set_key(pepper_of(stack), type_name, set_id)
             yield _Found(control, key)
         return
+    from kanon.operate.suppressing import Suppressions
+
     types = stack.evaluate.read_types()
     type_name, set_id = _type_and_set(place, types)
     pepper = fetch_secret(stack.client("secretsmanager"), "set-pepper", stack.query.set_pepper_secret)
     key = set_key(pepper, type_name, set_id)
-    yield _Found(stack.statuses, key)
+    yield _Found(Suppressions(stack), key)
 
 
 def _type_and_set(place: str, types: "Collection[str]") -> tuple[str, bytes]:

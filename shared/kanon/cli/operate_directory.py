@@ -1,7 +1,7 @@
 """``kanon operate`` on the directory of a deployment on one machine."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,10 +21,12 @@ from kanon.cli.options import (
     say_left_out,
 )
 from kanon.cli.screen import working
+from kanon.cli.serve_data import Data as Served
 
 if TYPE_CHECKING:
     from kanon.serving.directory import Directory
 
+NO_ORIGINAL = "none"
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
@@ -73,17 +75,75 @@ def forget_there(data: Path, client: str, sets: Path, *, base64: bool, yes: bool
         say_forgotten(forget(directory, client, ids))
 
 
+def forget_tags(
+    tags: Annotated[Path, typer.Argument(metavar="FILE", help="Lines that clients have made with `tag`.")],
+    data: Served,
+    yes: Yes = False,
+) -> None:
+    """Forget joins of a type with credentials, whose persons ask for it without a name. No count changes.
+
+    Example: kanon operate forget-tags lines.txt --data data
+    """
+    from kanon.gate.forgetting import Tag
+    from kanon.http.encoding import decode_base64url
+
+    found = []
+    for number, line in enumerate(_lines(tags, "FILE"), 1):
+        try:
+            type_name, set_id, tag = line.split(" ")
+            found.append(Tag(type_name, decode_base64url(set_id), decode_base64url(tag)))
+        except ValueError:
+            where = f"{tags}: line {number} is not one that a client's `tag` has made"
+            raise typer.BadParameter(where, param_hint="FILE") from None
+    with directory_errors(), _open_there(data) as directory:
+        from kanon.serving.forgetting import forget_tags as forgetting
+
+        _say_what_forgetting_does(f"Lines: {len(found):,}. In each set the person's token")
+        typer.echo("Who joins again counts once more.")
+        ask("Forget them?", yes)
+        say_forgotten(forgetting(directory, found))
+
+
+def delete_account(
+    name: Annotated[str, typer.Argument(help="Name of the API key, the claim `sub`, or what the verifier answers.")],
+    data: Served,
+    auth: Annotated[str, typer.Option(help="What the account is: KEY, JWT or DEVICE.")] = "KEY",
+    yes: Yes = False,
+) -> None:
+    """Let an account get no credential, also beside a running service: what its own `delete` does.
+
+    Example: kanon operate delete-account somebody --data data
+    """
+    if auth not in ("KEY", "JWT", "DEVICE"):
+        raise typer.BadParameter("give KEY, JWT or DEVICE", param_hint="--auth")
+    with directory_errors():
+        from kanon.serving.directory import existing
+        from kanon.serving.enrolment import delete_account as delete
+
+        existing(data)
+        typer.echo(
+            "The account gets no credential until none of its joins can count. One that it has holds until its week"
+            " ends. Joins stay: the service does not know which are its own. This cannot be undone."
+        )
+        ask("Delete the account?", yes)
+        found = delete(data, f"{auth} {name}")
+    typer.echo("Deleted." if found else "No such account has enrolled: nothing was deleted.")
+
+
 def ask_to_forget(sets: Path, *, base64: bool, yes: bool) -> list[bytes]:
     """The set ids in a file, after the user was told what will happen."""
     ids = _set_ids(sets, base64=base64)
-    typer.echo(
-        f"Sets: {len(ids):,}. In each the client's token becomes a random one, which stays until its joins would"
-        " have left the window. A token is short: another client may have the same one in a set, and is forgotten"
-        " there too. Recovery can no longer start from earlier states. Backups keep the token. This cannot be"
-        " undone."
-    )
+    _say_what_forgetting_does(f"Sets: {len(ids):,}. In each the client's token")
     ask("Forget the client?", yes)
     return ids
+
+
+def _say_what_forgetting_does(whose: str) -> None:
+    typer.echo(
+        f"{whose} becomes a random one, which stays until its joins would have left the window. A token is short:"
+        " another client may have the same one in a set, and is forgotten there too. Recovery can no longer start"
+        " from earlier states. Backups keep the token. This cannot be undone."
+    )
 
 
 def say_forgotten(found: int) -> None:
@@ -128,20 +188,42 @@ def backup(
     )
 
 
-def begin_there(data: Path, *, new_key: bool, yes: bool) -> None:
+def begin_there(data: Path, *, new_key: bool, original: str | None, yes: bool) -> None:
     """Give a directory new noise, in the place where it is."""
+    from kanon.gate.storage.disk.control import ControlFile
     from kanon.reports.storage.disk import NAME as REPORTS
-    from kanon.serving.directory import existing, new_generation
+    from kanon.serving.directory import ACCOUNTS, existing, is_copy, new_generation
+    from kanon.serving.unlisting import take_over
 
-    existing(data)
+    with closing(ControlFile(existing(data), accept_older=True)) as control:
+        copied, overwritten = is_copy(control, data), control.overwritten
+    if original is None and (copied or overwritten or not new_key):
+        raise typer.BadParameter(
+            "name the directory of which this one is a copy or an older state: what was suppressed or unlisted there"
+            " since would come back. If it is lost, give none",
+            param_hint="--original",
+        )
+    if overwritten and original != NO_ORIGINAL:
+        raise typer.BadParameter(
+            f"{data} was overwritten with an older file: give none, and suppress and unlist again",
+            param_hint="--original",
+        )
     typer.echo(
         "The directory may be used in this place from now on. From its next step on it uses new noise, which costs"
         " every join within a window of it more privacy (with restart after the crossing at most some delta). No"
         " join is lost. This cannot be undone."
     )
+    if (data / ACCOUNTS).exists():
+        typer.echo("Credentials end: everybody enrols again; if accounts may be lost, when no earlier join counts.")
     if (data / REPORTS).exists():
         typer.echo("Keys and unfinished jobs of reports end: no report that has arrived can be opened any more.")
+    if original == NO_ORIGINAL:
+        typer.echo(
+            "What was suppressed or unlisted since the copy was made counts again: do it again before you start."
+        )
     ask("Begin a new log generation?", yes)
+    if original not in (None, NO_ORIGINAL):
+        take_over(data, Path(str(original)))
     typer.echo(f"It begins at step {new_generation(data, new_key=new_key)}.")
 
 
@@ -187,12 +269,17 @@ def _set_ids(file: Path, *, base64: bool) -> list[bytes]:
     """The set ids in the lines of a file."""
     from kanon.http.encoding import decode_base64url
 
-    try:
-        lines = [line for line in file.read_text(encoding="utf-8-sig").splitlines() if line]
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise typer.BadParameter(f"{file} cannot be read: {reason}", param_hint="--sets") from error
+    lines = _lines(file, "--sets")
     try:
         return [decode_base64url(line) if base64 else line.encode() for line in lines]
     except ValueError as error:
         raise typer.BadParameter(f"{file}: a set id {error}", param_hint="--sets") from error
+
+
+def _lines(file: Path, option: str) -> list[str]:
+    """The lines of a file that are not empty."""
+    try:
+        return [line for line in file.read_text(encoding="utf-8-sig").splitlines() if line]
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise typer.BadParameter(f"{file} cannot be read: {reason}", param_hint=option) from error

@@ -91,6 +91,10 @@ def serve(
     enrol_auth: Annotated[
         Auth | None, typer.Option(help="With --data: who may enrol for credentials, by default KEY; or JWT.")
     ] = None,
+    enrol_verifier: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="With --data: accounts are devices; what verifies their attestations."),
+    ] = None,
     parameters: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help='Without --data: JSON such as {"NoiseKeys": [...]}, "LogGenerations".'),
@@ -111,7 +115,8 @@ def serve(
         _rehearse(port, _of_rehearsal(period), type_, types_file, parameters, cors)
     else:
         refuse_unused(context, ("parameters",), "with --data: it is for the rehearsal, without --data")
-        credentials = Credentials(join_auth, batch_auth, jwks, issuer, audience, list_auth or Auth.KEY, enrol_auth)
+        who = (list_auth or Auth.KEY, enrol_auth, enrol_verifier)
+        credentials = Credentials(join_auth, batch_auth, jwks, issuer, audience, *who)
         lists = OfLists(list_auth, review_steps, list_days)
         reports = OfReports(report_origins, epsilon_cap, delta_cap)
         document = types_document(type_, types_file)

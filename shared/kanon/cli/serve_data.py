@@ -4,14 +4,14 @@ import errno
 import signal
 import sys
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import ip_address
 from pathlib import Path
 from socket import gaierror
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,11 +22,11 @@ from kanon.errors import ConfigurationError, FingerprintMismatchError
 from kanon.serving.access import Access, Auth, Check
 
 if TYPE_CHECKING:
+    from kanon.gate.enrol_routes import EnrolRoutes, Identify
     from kanon.gate.types import Type
     from kanon.gateway.answering import Gateway
     from kanon.serving.api_keys import ApiKeys
     from kanon.serving.directory import Directory
-    from kanon.serving.enrolment import EnrolRoutes
     from kanon.serving.lists import Lister
     from kanon.serving.reporting import Reporting
     from kanon.serving.tokens import Tokens
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 ONLY_DATA = (
     *("host", "join_auth", "batch_auth", "jwks", "issuer", "audience"),
     *("report_origins", "epsilon_cap", "delta_cap", "gateway", "list_auth", "review_steps", "list_days"),
-    "enrol_auth",
+    *("enrol_auth", "enrol_verifier"),
 )
 """The options of ``kanon serve`` that need ``--data``."""
 
@@ -71,6 +71,7 @@ class Credentials:
     audience: str | None
     lists: Auth = Auth.KEY
     enrol: Auth | None = None
+    verifier: str | None = None
 
     def check(self) -> None:
         """Refuse options that do not fit together.
@@ -84,6 +85,13 @@ class Credentials:
             raise typer.BadParameter("batches always need KEY or JWT", param_hint="--batch-auth")
         if self.enrol is Auth.OPEN:
             raise typer.BadParameter("one person is one account: KEY or JWT", param_hint="--enrol-auth")
+        if self.enrol is not None and self.verifier is not None:
+            raise typer.BadParameter("has no effect with --enrol-verifier", param_hint="--enrol-auth")
+        if self.verifier is not None:  # before a directory is made
+            from kanon.serving.verifier import Verifier
+
+            with one_line(ConfigurationError):
+                Verifier(self.verifier)
         if tokens and not all(given):
             raise typer.BadParameter("JWT needs --jwks, --issuer and --audience")
         if any(given) and not tokens:
@@ -99,7 +107,8 @@ class Credentials:
         if self.tokens is not None:
             checks[Auth.JWT] = self.tokens.has
         needing = frozenset(type_.name for type_ in types if type_.credential)
-        return Access(self.join, self.batch, checks, self.lists, self.enrol or Auth.KEY, needing)
+        enrol = Auth.OPEN if self.verifier is not None else self.enrol or Auth.KEY  # the verifier is asked later
+        return Access(self.join, self.batch, checks, self.lists, enrol, needing)
 
     @cached_property
     def tokens(self) -> "Tokens | None":
@@ -118,18 +127,32 @@ class Credentials:
             typer.BadParameter: the option has no effect.
         """
         if not any(type_.credential for type_ in directory.types.values()):
-            if self.enrol is not None:
-                raise typer.BadParameter("no type needs a credential", param_hint="--enrol-auth")
+            if self.enrol is not None or self.verifier is not None:
+                raise typer.BadParameter("no type needs a credential: --enrol-auth and --enrol-verifier need one")
             return None
-        from kanon.serving.enrolment import EnrolRoutes, open_credentials
+        from kanon.gate.enrol_routes import EnrolRoutes
+        from kanon.serving.enrolment import open_credentials, refuse_other_names
 
+        enrolling, account_key = open_credentials(directory)
+        kind = self.enrol or Auth.KEY if self.verifier is None else "DEVICE"
+        refuse_other_names(directory, f"JWT {self.issuer}" if kind == Auth.JWT else kind)
+        name_of = self._name_of(keys, enrolling.issuer.deployment)
+
+        def account(event: Mapping[str, Any]) -> str | None:
+            name = name_of(event)
+            return None if name is None else f"{kind} {name}"
+
+        return EnrolRoutes(enrolling, account_key, account)
+
+    def _name_of(self, keys: "ApiKeys", deployment: str) -> "Identify":
+        """What names the account of an event, of its kind."""
+        if self.verifier is not None:
+            from kanon.gate.attesting import Attested
+            from kanon.serving.verifier import Verifier
+
+            return Attested(deployment, Verifier(self.verifier))
         name_of = self.tokens.subject_of if self.tokens is not None and self.enrol is Auth.JWT else keys.name_of
-
-        def account(text: str) -> str | None:
-            name = name_of(text)
-            return None if name is None else f"{self.enrol or Auth.KEY} {name}"
-
-        return EnrolRoutes(open_credentials(directory), account)
+        return lambda event: name_of(event["headers"].get("authorization", "").partition(" ")[2].strip())
 
 
 @contextmanager
@@ -269,8 +292,10 @@ def api_key(data: Data, name: "str | None", revoke: "str | None") -> None:
         keys = ApiKeys(lambda: control.database)
         if revoke is not None:
             keys.revoke(revoke)
-            typer.echo(f"Key {revoke} is refused from now on.")
-            return
-        made, key = keys.make(name, clock.now())
+        else:
+            made, key = keys.make(name, clock.now())
+    if revoke is not None:
+        typer.echo(f"Key {revoke} is refused from now on.")
+        return
     typer.echo(f"Key {made}. It is shown only now; send it as `Authorization: Bearer ...`:", err=True)
     typer.echo(key)

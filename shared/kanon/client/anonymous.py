@@ -13,16 +13,16 @@ import threading
 import time
 from base64 import b32encode
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from kanon.client.answers import Request, of, read_object, reading, request
-from kanon.client.auth import Auth
+from kanon.client.auth import Auth, Headers
 from kanon.client.connection import Connection, Reply
 from kanon.client.errors import ApiError, KeysDifferError, RefusedError
-from kanon.client.values import SetId, decoded, encoded
+from kanon.client.values import SetId, Value, decoded, encoded, value_id
 from kanon.clock import DAY, end_of_week, valid_weeks, week_of
 from kanon.disk import put_file
 from kanon.errors import Error
@@ -36,7 +36,7 @@ try:
 
     from kanon.client.relaying import RelayedConnection
     from kanon.credentials import arc
-    from kanon.credentials.contexts import credential_context, session, tag_context
+    from kanon.credentials.contexts import attested, credential_context, session, tag_context
     from kanon.credentials.p256 import CredentialError
 except ImportError as missing:
     raise ImportError(f"{missing.name} is missing: pip install 'kanon-dp[anonymous]'", name=missing.name) from missing
@@ -44,6 +44,8 @@ except ImportError as missing:
 PATH = "/v1/credentials"
 _KEYS, _ACCOUNT, _DELETE = request("GET", f"{PATH}/keys"), request("GET", PATH), request("DELETE", PATH)
 CODE_BYTES, NONCE_BYTES = 20, 12
+SEALED_BYTES = NONCE_BYTES + arc.SECRETS_BYTES + 16
+"""The secrets, encrypted with one key. What the service stores has them so for a code, a browser's passkey, or both."""
 WEEKS_KEPT = 2
 
 
@@ -55,6 +57,26 @@ def recovery_code() -> str:
     """A new recovery code: 160 random bits, as 8 groups of 4 letters and digits. It is as secret as the file."""
     text = b32encode(secrets.token_bytes(CODE_BYTES)).decode()
     return "-".join(text[at : at + 4] for at in range(0, len(text), 4))
+
+
+@dataclass(frozen=True)
+class Attested:
+    """Names an account by the device: for ``auth`` of an enrolment at a service with a verifier of attestations.
+
+    Attributes:
+        deployment: the name of the deployment, as ``GET /v1/credentials/keys`` shows it.
+        attest: the attestation of 32 bytes by this device, at most 6,000 bytes.
+        now: Unix seconds.
+    """
+
+    deployment: str
+    attest: Callable[[bytes], bytes] = field(repr=False)
+    now: Callable[[], float] = field(default=time.time, repr=False)
+
+    def __call__(self, method: str, _url: str, body: bytes, headers: Headers) -> Headers:
+        """The headers with an attestation of this request."""
+        attestation = self.attest(attested(self.deployment, week_of(self.now()), method, body))
+        return {**headers, "Authorization": f"Bearer {encoded(attestation)}"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,7 +131,15 @@ class Anonymous:
     random: Callable[[], float] = secrets.SystemRandom().random
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def enrol(self, service: str, *, auth: Auth, relay: str | None = None, recovery: str | None = None) -> None:
+    def enrol(
+        self,
+        service: str,
+        *,
+        auth: Auth,
+        relay: str | None = None,
+        recovery: str | None = None,
+        direct: bool = False,
+    ) -> None:
         """Get the credential of this week for an account; nothing if the file has it.
 
         The service learns that the account enrols now, and nothing that joins later show.
@@ -121,6 +151,7 @@ class Anonymous:
                 directly, and so does the request. Without a relay a service could give one person an own key.
             recovery: a ``recovery_code``. On the first device the service stores the secrets, encrypted with it. On
                 another one they come from there.
+            direct: ask for the credential without the relay, which brings the key only. A service on AWS needs it.
 
         Raises:
             KeysDifferError: relay and service show two keys: the service may single out this person.
@@ -128,15 +159,16 @@ class Anonymous:
                 key that it shows.
             ApiError: as for all calls.
         """
-        with self._lock, closing(Connection(service)) as direct, _through(service, relay) as hidden:
-            key = _key_of(direct, hidden)
-            with _account(service, relay, auth) as account:
+        with self._lock, closing(Connection(service)) as shown, _through(service, relay) as hidden:
+            key = _key_of(shown, hidden)
+            with _account(service, None if direct else relay, auth) as account:
                 self._enrol(account, key, recovery)
 
     def _enrol(self, account: _Call, key: _Key, recovery: str | None) -> None:
-        wallet = self._read()
+        wallet, stored = self._read(), None
         if wallet is None:
-            made = _of_account(account, key.deployment, recovery) or arc.Secrets.random()
+            stored = _stored(account)
+            made = arc.Secrets.random() if stored is None else _opened(stored, key.deployment, recovery)
             # Two processes may begin at once: both go on with what is in the file, before anything is sent.
             put_file(self.file, _Wallet(key.deployment, made, {}).encode())
             wallet = self._existing()
@@ -146,7 +178,9 @@ class Anonymous:
             return
         context = credential_context(key.deployment, key.epoch)
         asked = arc.request(wallet.secrets, context, context)
-        body = {"epoch": key.epoch, "request": encoded(asked.message), **_recovery(wallet, recovery)}
+        body = {"epoch": key.epoch, "request": encoded(asked.message)}
+        if kept := stored or _sealed(wallet, recovery):
+            body["recovery"] = encoded(kept)
         call = request("POST", PATH, body)
         try:
             answer = read_object(call, account(call))
@@ -160,16 +194,29 @@ class Anonymous:
             held = arc.finish(asked, arc.PublicKey.decode(key.key), response, context)
         except CredentialError:
             raise EnrolmentError("the service did not use the key that it shows: it may single you out") from None
-        kept = {**wallet.credentials, key.epoch: (key.key, held)}
-        self._write(_Wallet(wallet.deployment, wallet.secrets, dict(sorted(kept.items())[-WEEKS_KEPT:])))
+        weeks = sorted({**wallet.credentials, key.epoch: (key.key, held)}.items())
+        self._write(_Wallet(wallet.deployment, wallet.secrets, dict(weeks[-WEEKS_KEPT:])))
 
-    def delete(self, service: str, *, auth: Auth, relay: str | None = None) -> None:
+    def delete(self, service: str, *, auth: Auth, relay: str | None = None, direct: bool = False) -> None:
         """Let the service make no credential for the account any more. Then delete the file.
 
         It forgets the account when no credential of it can count any more; until then nobody can enrol it again.
+        The arguments are those of ``enrol``.
         """
-        with _account(service, relay, auth) as account:
+        with _account(service, None if direct else relay, auth) as account:
             read_object(_DELETE, account(_DELETE))
+
+    def tag(self, type_: str, value: Value) -> str:
+        """A line for ``kanon operate forget-tags``: what the service may forget of this person, in one set.
+
+        It tells who reads it that somebody joined the set, and does not tell who. Send each line by itself, and none
+        with a name.
+
+        Raises:
+            EnrolmentError: the file has no secrets.
+        """
+        wallet, set_id = self._existing(), str(value_id(value))
+        return f"{type_} {set_id} {encoded(wallet.secrets.tag(tag_context(wallet.deployment, type_, _bytes(set_id))))}"
 
     def renew_at(self) -> float:
         """A random Unix time at which to enrol next: within a day after the end of this week."""
@@ -252,35 +299,40 @@ def _key_of(direct: Connection, hidden: RelayedConnection | None) -> _Key:
         return _Key(of(str, shown["deployment"]), of(int, shown["epoch"]), _bytes(of(str, shown["key"])))
 
 
-def _of_account(account: _Call, deployment: str, recovery: str | None) -> arc.Secrets | None:
-    """The secrets that another device of the account has stored; None if the account is new.
-
-    Raises:
-        EnrolmentError: they do not open.
-    """
+def _stored(account: _Call) -> bytes | None:
+    """What another device of the account has stored; None if the account is new."""
     reply = account(_ACCOUNT)
     if reply.status == 404:
         return None
     answer = read_object(_ACCOUNT, reply)
     with reading(_ACCOUNT):
-        blob = _bytes(of(str, answer["recovery"]))
+        return _bytes(of(str, answer["recovery"]))
+
+
+def _opened(stored: bytes, deployment: str, recovery: str | None) -> arc.Secrets:
+    """The secrets that the code opens. Some of what is stored may be for a passkey.
+
+    Raises:
+        EnrolmentError: it opens none.
+    """
     if recovery is None:
         raise EnrolmentError("this account is enrolled on another device: give its recovery code")
-    if not blob:
+    if not stored:
         raise EnrolmentError("this account is enrolled on another device, without a recovery code: use that device")
-    try:
-        opened = AESGCM(_code_key(deployment, recovery)).decrypt(blob[:NONCE_BYTES], blob[NONCE_BYTES:], None)
-        return arc.Secrets.decode(opened)
-    except (InvalidTag, ValueError):
-        raise EnrolmentError("the recovery code is not the one of this account") from None
+    key = AESGCM(_code_key(deployment, recovery))
+    for at in range(0, len(stored), SEALED_BYTES):
+        sealed = stored[at : at + SEALED_BYTES]
+        with suppress(InvalidTag, ValueError):
+            return arc.Secrets.decode(key.decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], None))
+    raise EnrolmentError("the recovery code is not the one of this account")
 
 
-def _recovery(wallet: _Wallet, recovery: str | None) -> dict[str, str]:
-    """The secrets for other devices, encrypted; nothing without a code."""
+def _sealed(wallet: _Wallet, recovery: str | None) -> bytes:
+    """The secrets for other devices, encrypted; empty without a code."""
     if recovery is None:
-        return {}
+        return b""
     nonce, key = os.urandom(NONCE_BYTES), AESGCM(_code_key(wallet.deployment, recovery))
-    return {"recovery": encoded(nonce + key.encrypt(nonce, wallet.secrets.encode(), None))}
+    return nonce + key.encrypt(nonce, wallet.secrets.encode(), None)
 
 
 def _code_key(deployment: str, recovery: str) -> bytes:
@@ -300,4 +352,4 @@ def _bytes(text: str) -> bytes:
     return decoded(SetId(text))
 
 
-__all__ = ["Anonymous", "ApiError", "EnrolmentError", "recovery_code"]
+__all__ = ["Anonymous", "ApiError", "Attested", "EnrolmentError", "recovery_code"]

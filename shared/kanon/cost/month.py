@@ -13,19 +13,18 @@ from kanon.cost.deployed import (
     GATEWAY_ALARM_METRICS,
     GATEWAY_METRICS,
     GATEWAY_SECRETS,
+    ISSUER_ALARM_METRICS,
+    ISSUER_METRICS,
+    ISSUER_SECRETS,
     KEYS,
     LISTER_SECRETS,
     METRICS,
-    MOST_HELD_BYTES,
-    MOST_TRUE,
     OUTAGE_DAYS,
     REQUEST_MB,
     SECRETS,
     TEMPORARY_MB,
-    TRUE_BYTES,
     URL_RULES,
     WAF_RULES,
-    WAIT_SECONDS,
 )
 from kanon.cost.evaluating import SlotStep, evaluate_seconds, evaluation_read_units, written_units
 from kanon.cost.workload import (
@@ -40,7 +39,11 @@ from kanon.cost.workload import (
 )
 from kanon.dynamo.batches import KEYS_A_CALL, WRITES_A_CALL
 from kanon.dynamo.units import READ_UNIT, read_units, write_units
+from kanon.gate.memory import MOST_BYTES as MOST_HELD_BYTES
+from kanon.gate.memory import SPREAD as WAIT_SECONDS
 from kanon.gate.models import MOST_JOINS
+from kanon.gate.true_sets import ENTRY_BYTES as TRUE_BYTES
+from kanon.gate.true_sets import MOST_TRUE
 
 STATUS_BYTES = 100
 FREE_TEMPORARY_MB = 512
@@ -267,7 +270,21 @@ def _through_a_relay(base: Usage, w: Workload, m: Mapping[str, float]) -> dict[s
 
 
 def _with_credentials(base: Usage, w: Workload, m: Mapping[str, float]) -> dict[str, float]:
-    """The usage with a presentation in each join: join verifies it, and the gateway waits for that, too."""
+    """The usage with a presentation in each join: join verifies it, and the gateway waits for that, too.
+
+    The issuer is in it, and no enrolment.
+    """
     verified = _billed_ms(m["join_ms"] + m["verify_ms"], 1, m) - _billed_ms(m["join_ms"], 1, m)
     seconds = 2 * w.join_requests * SECONDS * verified / 1000
-    return added(_through_a_relay(base, w, m), {"lambda.arm64": REQUEST_MB / 1024 * seconds})
+    secrets = m["cold_starts"] * w.join_requests * SECONDS  # join reads one more
+    return added(
+        _through_a_relay(base, w, m),
+        {
+            "lambda.arm64": REQUEST_MB / 1024 * seconds,
+            "cloudwatch.metrics": ISSUER_METRICS,
+            "cloudwatch.alarms": ISSUER_ALARM_METRICS,
+            "kms.requests": secrets,
+            "secrets.stored": ISSUER_SECRETS,
+            "secrets.requests": secrets,
+        },
+    )

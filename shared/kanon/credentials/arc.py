@@ -157,6 +157,10 @@ class Secrets:
         """
         return cls(*decode(encoded, 0, 2, "secrets")[1])
 
+    def tag(self, context: bytes, suite: Suite = SUITE) -> bytes:
+        """The tag in a tag context, as 33 bytes: what a presentation shows there."""
+        return encode_points([suite.point(context, b"Tag") * inverse(self.m1)])
+
     def commitment(self, suite: Suite = SUITE) -> bytes:
         """33 bytes that an issuer signs. They reveal nothing, and fit one m1 only."""
         return encode_points([G * self.m1 + suite.h * self.r1])

@@ -1,5 +1,7 @@
 """What credentials, tags and presentations of the service are bound to. Strings are UTF-8, numbers 8 bytes."""
 
+from hashlib import sha256
+
 from kanon.noise.words import length_prefixed
 
 PROFILE = b"kanon-arc-v1"
@@ -31,6 +33,12 @@ def session(
     """
     request = (method.encode(), type_name.encode(), set_id, _number(step))
     return length_prefixed(PROFILE, deployment.encode(), issuer_key, _number(epoch), *request)
+
+
+def attested(deployment: str, week: int, method: str, body: bytes) -> bytes:
+    """The 32 bytes that a device attests when it enrols: its request, in this week, to this deployment."""
+    request = (method.encode(), body)
+    return sha256(length_prefixed(b"kanon-attestation-v1", deployment.encode(), _number(week), *request)).digest()
 
 
 def _number(value: int) -> bytes:

@@ -30,16 +30,38 @@ class Token(NamedTuple):
 def tokens_of(
     types: Mapping[str, Type], pepper: Secret, client_key: Secret, client: str, sets: Iterable[bytes]
 ) -> Iterator[tuple[str, Token]]:
-    """The tokens that a client would have in these sets, each once, with the name of the type."""
+    """The tokens that a client would have in these sets, each once, with the name of the type.
+
+    No client has a name in a type that needs credentials.
+    """
     seen = set[Token]()
     for set_id in sets:
         for name, type_ in types.items():
+            if type_.credential:
+                continue
             key, bits = set_key(pepper, name, set_id), type_.parameters.client_bits
             for kind in KINDS:
                 found = Token(key, client_token(client_key, key, kind, client.encode(), bits))
                 if found not in seen:
                     seen.add(found)
                     yield name, found
+
+
+class Tag(NamedTuple):
+    """What a person showed in a set, as its own client computes it."""
+
+    type_name: str
+    set_id: bytes
+    tag: bytes
+
+
+def tokens_of_tags(
+    types: Mapping[str, Type], pepper: Secret, client_key: Secret, tags: Iterable[Tag]
+) -> Iterator[tuple[str, Token]]:
+    """The tokens of tags, each once, with the name of the type, which needs credentials."""
+    for name, set_id, tag in dict.fromkeys(tags):
+        key = set_key(pepper, name, set_id)
+        yield name, Token(key, client_token(client_key, key, "arc", tag, types[name].parameters.client_bits))
 
 
 class Replacements:

@@ -20,10 +20,11 @@ from pydantic import (
     model_validator,
 )
 
+from kanon.errors import meant
 from kanon.gate.mechanism.bounds import PRIOR, UNIT, guarantee
 from kanon.gate.mechanism.parameters import WATCHED_SETS
 from kanon.gate.types import TYPE_NAME, Type
-from kanon.http.answers import AnswerBody, Body, ErrorAnswer, Problem, error_answer, meant, unknown_field
+from kanon.http.answers import AnswerBody, Body, ErrorAnswer, Problem, error_answer, unknown_field
 from kanon.http.encoding import BASE64, decode_base64
 from kanon.noise import bound as noise
 from kanon.noise.exact import round_up
@@ -31,6 +32,9 @@ from kanon.noise.exact import round_up
 MOST_HASHES = 1_000
 MOST_JOINS = 500
 JOIN_PATH = re.compile(r"/v1/types/[^/]+/sets/[^/]+:join")
+CREDENTIALS = "/v1/credentials"
+"""The path at which accounts enrol."""
+ISSUER_KEYS = f"{CREDENTIALS}/keys"
 MOST_CLIENT_BYTES = 256
 MOST_VALUE_BYTES = 512
 SHORT_CLIENTS = 1 << 53  # every JSON parser represents smaller integers exactly

@@ -114,24 +114,29 @@ class AnswerSettings(Ticks):
 
 
 class JoinSettings(GateSettings, Edge, LogWriter):
-    """The environment of ``join``. ``lister_key`` is a public key in base64url; empty if no type is listed."""
+    """The environment of ``join``.
+
+    ``lister_key`` is a public key in base64url, ``issuer_key_secret`` an ARN; each is empty if no type needs it.
+    """
 
     set_pepper_secret: str
     client_key_secret: str
     lister_key: Annotated[str, Field(pattern=r"^([A-Za-z0-9_-]{43})?$")]
+    issuer_key_secret: str
 
     def read_types(self) -> dict[str, Type]:
         """The types of this deployment by name.
 
         Raises:
-            ConfigurationError: one needs a credential, which nobody issues on AWS; or one is listed, and there is no
-                key to which its values could be sealed.
+            ConfigurationError: one needs a credential, and there is no issuer; or one is listed, and there is no key to
+                which its values could be sealed.
         """
         types = super().read_types()
         for name, type_ in types.items():
-            if type_.credential:
+            if type_.credential and not self.issuer_key_secret:
                 raise ConfigurationError(
-                    f"type {name!r} is of a kind that only `kanon serve --data` has: take `credential` out here"
+                    f"type {name!r} needs credentials, which nobody issues: run `kanon operate issuer-key`, and deploy"
+                    f" with IssuerKeySecret as it prints it"
                 )
             if type_.listed and not self.lister_key:
                 raise ConfigurationError(
@@ -273,3 +278,17 @@ class ReleasedSettings(ListedTypes, Edge):
     """The environment of ``released``. With ``list_auth`` NONE caches of everybody may keep lists."""
 
     list_auth: Literal["IAM", "JWT", "NONE"]
+
+
+class IssuerSettings(GateSettings, Edge):
+    """The environment of ``issuer``."""
+
+    accounts_table: str
+    account_key_secret: str
+    issuer_key_secret: str
+
+    @property
+    def longest(self) -> int:
+        """Seconds for which a join with a credential counts, at most; 0 if no type needs credentials."""
+        windows = [type_.parameters.window for type_ in self.read_types().values() if type_.credential]
+        return (max(windows) + 1) * self.period if windows else 0

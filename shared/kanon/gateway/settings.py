@@ -10,7 +10,7 @@ from kanon.settings import Edge
 class GatewaySettings(Edge):
     """The environment of ``gateway``: ARNs of secrets and aliases, and the length of a step in seconds.
 
-    ``relay_secret`` is empty if anybody may be a relay.
+    ``relay_secret`` is empty if anybody may be a relay, ``issuer_function`` if nobody needs a credential.
     """
 
     period: Annotated[int, Field(ge=1, le=86_400)]
@@ -18,3 +18,4 @@ class GatewaySettings(Edge):
     relay_secret: str
     join_function: str
     query_function: str
+    issuer_function: str

@@ -22,6 +22,8 @@ NO_PAGES = Cors()
 _OF_CORS = {"AllowOrigins", "AllowMethods", "AllowHeaders", "ExposeHeaders", "MaxAge"}
 _TEXT = re.compile(r"text/|application/(json|javascript|xml|[\w.-]+\+(json|xml))\s*(;|$)", re.IGNORECASE)
 _SEGMENT = re.compile(r"\{[\w.:-]+\}|[a-zA-Z0-9.:_-]+")
+_SIGNED_BY = re.compile(r"^AWS4-HMAC-SHA256 Credential=([^/,\s]+)/")
+_TOKEN = re.compile(r"Bearer [^.\s]+\.([^.\s]+)\.[^.\s]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,11 @@ SERVER_ERROR = message(500, "Internal Server Error")
 
 @dataclass(frozen=True)
 class Route:
-    """One route of the API: its key (``POST /a/{b}``) and the logical id of its function."""
+    """One route of the API: its key (``POST /a/{b}``), the logical id of its function, and who is told the caller."""
 
     key: str
     function: str
+    authorization: str = "NONE"
 
     @property
     def method(self) -> str:
@@ -121,7 +124,7 @@ class Gateway:
             uri = uris[target]
             if uri not in functions:
                 raise TemplateError(f"route {key!r}: no function has the address {uri}")
-            routes.append(Route(key, functions[uri]))
+            routes.append(Route(key, functions[uri], resource.properties.get("AuthorizationType", "NONE")))
         return cls(routes, _cors(template))
 
     def find(self, request: Request) -> tuple[Route, dict[str, str]] | None:
@@ -158,7 +161,18 @@ def event(request: Request, route: Route, parameters: dict[str, str], now: float
     result = _event(request, route.key, path, headers.get("host", "127.0.0.1"), now)
     if parameters:
         result["pathParameters"] = parameters
+    if caller := _caller(route.authorization, headers.get("authorization", "")):
+        result["requestContext"]["authorizer"] = caller
     return result
+
+
+def _caller(authorization: str, header: str) -> dict[str, Any]:
+    """Whom the API names to a function. A rehearsal believes every signature and token, and none is no refusal."""
+    if authorization == "AWS_IAM" and (signed := _SIGNED_BY.search(header)):
+        return {"iam": {"accessKey": signed[1], "userId": signed[1], "cognitoIdentity": None}}
+    if authorization == "JWT" and (token := _TOKEN.fullmatch(header)):
+        return {"jwt": {"claims": json.loads(base64.urlsafe_b64decode(token[1] + "=" * (-len(token[1]) % 4)))}}
+    return {}
 
 
 def event_at_url(request: Request, host: str, now: float) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class Stack:
         try:
             self.session: boto3.Session = self._session()
             self.meter = Meter(self.session.client("dynamodb"))
-            self._make_lister_key()
+            self._make_keys()
             self.storage = build_storage(self.template, self.session, self._prefix, self._seed)
             self.functions = self._build_functions()
             arns = {arn: name for name, function in self.functions.items() for arn in (function.arn, function.alias)}
@@ -120,21 +120,25 @@ class Stack:
         """
         with self._warming:
             self.template.change(parameters, limits=self._schedule is None)
-            self._make_lister_key()
+            self._make_keys()
             self.functions = self._build_functions()
             self.urls = function_urls(self.template, self.functions)
             self._warm.clear()
 
-    def _make_lister_key(self) -> None:
-        """As the operator of a stack does before its first listed type."""
-        given = self.template.parameters
-        if '"listed"' not in given.get("Types", "") or given["ListerKey"]:
-            return
-        from kanon.operate.lister_key import lister_key
+    def _make_keys(self) -> None:
+        """As the operator of a stack does before its first listed type, and its first one with credentials."""
+        given, client = self.template.parameters, self.session.client("secretsmanager")
+        types = given.get("Types", "")
+        if '"listed"' in types and not given["ListerKey"]:
+            from kanon.operate.lister_key import lister_key
 
-        draw = partial(random_text, "lister", self._seed)
-        key = lister_key(self.session.client("secretsmanager"), self._prefix, draw)
-        self.template.change({"ListerKey": key.public, "ListerKeySecret": key.secret}, limits=False)
+            key = lister_key(client, self._prefix, partial(random_text, "lister", self._seed))
+            self.template.change({"ListerKey": key.public, "ListerKeySecret": key.secret}, limits=False)
+        if '"credential"' in types and not given["IssuerKeySecret"]:
+            from kanon.operate.issuer import issuer_key
+
+            arn = issuer_key(client, self._prefix, partial(random_text, "issuer", self._seed))
+            self.template.change({"IssuerKeySecret": arn}, limits=False)
 
     def _build_functions(self) -> dict[str, Function]:
         environment = self.engine.environment()

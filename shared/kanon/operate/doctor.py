@@ -29,6 +29,8 @@ from kanon.gate.fingerprints import (
     refuse_forgetting,
     refuse_noise_keys,
     refuse_types,
+    refuse_without_key,
+    steps_late,
     unchanged_keys,
 )
 from kanon.gate.generations import recorded_generations, refuse_log_generations
@@ -43,6 +45,7 @@ from kanon.keys import Secret, fetch_secret
 from kanon.operate.changes import changed_fingerprints
 from kanon.operate.findings import environment_finding, queue_finding, readable, schedule_finding
 from kanon.operate.gateway import examine_gateway
+from kanon.operate.issuer import examine_issuer
 from kanon.operate.noise_key import last_needed
 from kanon.operate.reports import examine_reports
 from kanon.operate.running_reports import ReportSettingsError
@@ -106,7 +109,8 @@ def examine(stack: RunningStack, now: float, *, secrets: bool = False) -> list[F
         raise
     of_reports = examine_reports(stack.reports, now) if stack.reports else ()
     of_gateway = examine_gateway(stack, now, secrets=secrets)
-    return [*key, *(finding for check in CHECKS for finding in check(case)), *of_gateway, *of_reports]
+    of_issuer = examine_issuer(stack, now, secrets=secrets)
+    return [*key, *(finding for check in CHECKS for finding in check(case)), *of_gateway, *of_issuer, *of_reports]
 
 
 def unusable(error: ConfigurationError) -> Finding:
@@ -114,7 +118,8 @@ def unusable(error: ConfigurationError) -> Finding:
     check, section = "environment", Section.EVALUATION_STOPPED
     if isinstance(error, ReportSettingsError):
         check, section = "report functions", Section.REPORT_FUNCTION_ERRORS
-    return Finding(check, Verdict.FAIL, str(error), "undo the change and deploy", section)
+    advice = "undo the change and deploy; for a stack of an older version deploy this one, or use the tools of that one"
+    return Finding(check, Verdict.FAIL, str(error), advice, section)
 
 
 def _read(stack: RunningStack, now: float, *, secrets: bool) -> Case:
@@ -157,7 +162,7 @@ def _deleted_on(key: Mapping[str, Any]) -> str:
 
 
 def _environments(case: Case) -> Iterator[Finding]:
-    functions = case.stack.join, case.stack.query, case.stack.evaluate, case.stack.gateway
+    functions = case.stack.join, case.stack.query, case.stack.evaluate, case.stack.gateway, case.stack.issuer
     settings = [each for each in functions if each]
     names = "types", "period", "slots", "deployment", "control_table"
     good = "the functions have consistent environments"
@@ -218,7 +223,9 @@ def _noise_keys(case: Case) -> Iterator[Finding]:
     """Compare the configured noise keys with the recorded ones, and name those that may be removed."""
     check, settings, recorded = "noise keys", case.stack.evaluate, case.recorded["evaluate"]
     entries = settings.noise_keys
-    refuse_noise_keys(recorded, entries, settings.read_types(), step_at(case.now, settings.period))
+    types, step = settings.read_types(), step_at(case.now, settings.period)
+    refuse_noise_keys(recorded, entries, types, step)
+    refuse_without_key(recorded, entries, types, step, steps_late(settings))
     if case.secrets:
         changed = changed_fingerprints(recorded, noise_key_fingerprints(entries, case.stack.noise_keys()))
     else:
@@ -329,6 +336,10 @@ def _states(case: Case) -> Iterator[Finding]:
         yield Finding("states", Verdict.FAIL, seen, "kanon operate replay; if it refuses, repair", Section.STATES)
         return
     yield Finding("states", Verdict.OK, "every part is there" if case.rows else "none yet")
+    lost = [place.slot for place, row in case.rows.items() if row.remaking or not _shows(case.stack, place, row)]
+    if lost:
+        seen = f"{slots_text(lost)}: the true sets are missing, and queries ask the table"
+        yield Finding("states", Verdict.WARN, seen, "evaluate makes them again: do nothing")
 
 
 def _is_there(stack: RunningStack, place: Place, row: SlotRow) -> bool:
@@ -340,6 +351,11 @@ def _is_there(stack: RunningStack, place: Place, row: SlotRow) -> bool:
     else:
         missing = not all(map(parts.has, names))
     return not missing or stack.control.row(place) != row  # evaluated and swept meanwhile
+
+
+def _shows(stack: RunningStack, place: Place, row: SlotRow) -> bool:
+    """Whether the object of true sets of the mark is there, if there is to be one."""
+    return row.shown is None or stack.parts(place).has(row.shown) or stack.control.row(place) != row
 
 
 @readable("tables")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from kanon import clock
 from kanon.client import ApiError, Client, Connection, UnexpectedAnswerError
 from kanon.errors import KanonError
 from kanon.gate.schedule import Schedule
-from kanon.gate.settings import EvaluateSettings, JoinSettings, QuerySettings
+from kanon.gate.settings import EvaluateSettings, IssuerSettings, JoinSettings, QuerySettings
 from kanon.gate.storage.aws.control import Control, Place
 from kanon.gate.storage.aws.parts import PartObjects
 from kanon.gate.storage.aws.statuses import Statuses
@@ -50,6 +50,7 @@ class RunningStack:
         protected: whether its tables have deletion protection; None if its parameters do not say.
         reports: its reports; None without them.
         gateway: the settings of its function for relays; None without it.
+        issuer: the settings of its function that makes credentials; None without it.
         url: of its API.
         ahead: seconds by which its clock is ahead: that of a rehearsal can be moved.
         list_bucket: the bucket of its lists; empty without listed types.
@@ -67,17 +68,22 @@ class RunningStack:
     protected: bool | None = None
     reports: RunningReports | None = None
     gateway: GatewaySettings | None = None
+    issuer: IssuerSettings | None = None
     url: str = ""
     list_bucket: str = ""
     ahead: float = 0.0
+    _clients: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def now(self) -> float:
         """The time on its clock (Unix s)."""
         return clock.now() + self.ahead
 
     def client(self, service: str) -> Any:
-        """A client of one of its services."""
-        return self.session.client(service, endpoint_url=self.endpoint, config=CONFIG)  # type: ignore[call-overload]
+        """A client of one of its services, made at its first use."""
+        if service not in self._clients:
+            made = self.session.client(service, endpoint_url=self.endpoint, config=CONFIG)  # type: ignore[call-overload]
+            self._clients[service] = made
+        return self._clients[service]
 
     @property
     def schedule(self) -> Schedule:
@@ -152,6 +158,11 @@ def deployed_stack(name: str, session: boto3.Session) -> RunningStack:
             gateway=(
                 GatewaySettings.from_environment(_environment(session, outputs, "gateway"))
                 if "GatewayFunction" in outputs
+                else None
+            ),
+            issuer=(
+                IssuerSettings.from_environment(_environment(session, outputs, "issuer"))
+                if "IssuerFunction" in outputs
                 else None
             ),
             url=outputs["ApiUrl"],
@@ -230,6 +241,7 @@ def described_stack(described: Mapping[str, Any], session: boto3.Session, endpoi
         endpoint,
         reports=replace(reports, deployed=False) if reports else None,
         gateway=GatewaySettings.from_environment(functions["gateway"]) if "gateway" in functions else None,
+        issuer=IssuerSettings.from_environment(functions["issuer"]) if "issuer" in functions else None,
         ahead=described.get("ahead", 0.0),
         list_bucket=functions.get("list", {}).get("KANON_LIST_BUCKET", ""),
     )

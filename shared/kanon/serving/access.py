@@ -9,21 +9,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from kanon.gate.models import JOIN_PATH
-from kanon.http.answers import error_answer
+from kanon.gate.models import CREDENTIALS, JOIN_PATH
+from kanon.http.answers import UNKNOWN_CALLER
 from kanon.http.bodies import RequestError
 from kanon.reports.collecting import JOB_PATHS, PUBLIC_KEYS, REPORTS, debug_path
 
 OPEN_QUERIES = frozenset({"/v1:query", "/v1:validateHashes"})
 METRICS = "/metrics"
-CREDENTIALS = "/v1/credentials"
-"""The path at which accounts enrol."""
 COLLECTED = frozenset({PUBLIC_KEYS, *REPORTS, *map(debug_path, REPORTS)})
 """What anybody may call of reports."""
 LISTS = re.compile(r"/v1/types/[^/]*/(released|ranges)")
 """How the paths of lists begin."""
 JOINS = re.compile(rf"{JOIN_PATH.pattern}|/v1:batchJoin")
-UNKNOWN_CALLER = error_answer(401, "send a valid key or token of this service as Authorization: Bearer ...")
 
 Check = Callable[[str], bool]
 """Whether the text behind ``Bearer`` is a valid key or token."""

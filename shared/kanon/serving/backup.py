@@ -148,6 +148,9 @@ class _Named(ControlFile):
         super().__init__(path.parent)
         self.path = path
 
+    def remember(self) -> None:
+        """Nothing: it is no file of a deployment yet."""
+
 
 def _link(source: Path, to: Path) -> None:
     """Give a file, which nobody changes, another name; on another file system it is copied."""

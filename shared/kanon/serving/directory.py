@@ -27,12 +27,12 @@ from kanon.gate.deciding import NoiseKeys
 from kanon.gate.fingerprints import (
     NOISE_KEY,
     RETIRED,
-    TYPE,
     fingerprints,
     noise_key_fingerprints,
     recorded_names,
     refuse_noise_keys,
     refuse_types,
+    refuse_without_key,
 )
 from kanon.gate.generations import in_force
 from kanon.gate.joining import Joining
@@ -42,6 +42,7 @@ from kanon.gate.schedule import Schedule
 from kanon.gate.segments import Progress, Segments
 from kanon.gate.settings import EvaluateSettings, LogGenerationEntry, NoiseKeyEntry
 from kanon.gate.storage.disk.control import NAME, ControlFile
+from kanon.gate.storage.disk.counted import Counted
 from kanon.gate.storage.disk.log import ONE_SLOT, DiskLog
 from kanon.gate.storage.disk.parts import PartFiles
 from kanon.gate.types import Type
@@ -55,14 +56,16 @@ if TYPE_CHECKING:
 
 OWNER = "serve"
 SETTINGS, PLACE, FIRST_STEP, IMPORTING = "settings", "place", "first-step", "importing"
+LISTS = "lists.db"
 REPORTS = "reports"
 """The text with the settings of reports."""
 DEPLOYMENT, PEPPER, CLIENT_KEY, NOISE_KEYS = "deployment", "set-pepper", "client-key", "noise-keys.json"
 LIST_KEY = "list-key"
 """The private key of the lister, of a deployment that had a listed type."""
 ISSUER_KEY, ACCOUNT_KEY = "issuer-key", "account-key"
-ACCOUNTS, CLOSED_UNTIL = "accounts.db", "closed-until"
-"""The file of accounts, whose place is a text; and the time before which nobody enrols."""
+ACCOUNTS, CLOSED_UNTIL, NAMED_BY = "accounts.db", "closed-until", "accounts"
+"""The file of accounts, whose place is a text; the time before which nobody enrols; and the fingerprint that says who
+gives accounts their names."""
 FIRST_KEY = "1"
 DAYS, HOUR = 86_400, 3600
 MARGIN_TO_WAKE = 0.05
@@ -169,10 +172,12 @@ class Directory:
 
     def close(self) -> None:
         """Store what waits, and let another process open the directory."""
-        self.log.stop()
-        for other in (*self._others, self.control):
-            other.close()
-        os.close(self._lock)
+        try:
+            self.log.stop()
+            for other in (*self._others, self.control):
+                other.close()
+        finally:
+            os.close(self._lock)
 
     def closes(self, other: Database) -> None:
         """Close another file with the directory."""
@@ -255,6 +260,7 @@ def open_directory(path: Path, given: Given | None, now: float, *, to_import: bo
             int(control.text(FIRST_STEP) or 0),
             generation=in_force(settings.log_generations),
         )
+        control.remember()
         opened.pop_all()
     joining = Joining(types, pepper, client_key, log, settings.period, settings.outage_allowance, seal)
     querying = Querying(types, pepper, control, settings.period, ONE_SLOT, settings.publish_delay, settings.max_stale)
@@ -269,7 +275,8 @@ def finish_forgetting(control: ControlFile, log: DiskLog) -> None:
 
 
 def new_generation(path: Path, *, new_key: bool = False) -> int:
-    """Begin a log generation with the next step, and accept the place of the directory. Returns its first step.
+    """Begin a log generation with the next step, and accept the directory as it is: in its place, or with files that
+    were overwritten with older ones. Returns its first step.
 
     Nothing of an evaluated step is open here, so no step is skipped: all joins that wait are counted with new noise.
     With a ``new_key``, searches that begin from that step on use it. Nothing was decided with noise of the generation
@@ -280,19 +287,20 @@ def new_generation(path: Path, *, new_key: bool = False) -> int:
     """
     lock = locked(path)
     try:
-        with closing(ControlFile(path)) as control:
+        with closing(ControlFile(path, accept_older=True)) as control:
             settings = _settings(control, Given())
             mark = control.evaluated_through()
             first = int(control.text(FIRST_STEP) or 0) if mark is None else mark + 1
             earlier = [entry for entry in settings.log_generations if entry.from_step < first]
             entries = (*earlier, LogGenerationEntry(log=str(uuid.uuid4()), from_step=first))
             _end_reports(path)
-            _end_credentials(control, path, settings)
             changed: dict[str, Any] = {"log_generations": entries}
-            with transaction(control.database):
+            with transaction(control.database):  # an older file stays refused until all of it is done
+                _end_credentials(control, path, settings)
                 if new_key:
                     changed["noise_keys"] = _draw_noise_key(control, path / "secrets" / NOISE_KEYS, settings, first)
                 _remember(control, path, settings.model_copy(update=changed))
+                control.count_on()
             return first
     finally:
         os.close(lock)
@@ -347,16 +355,19 @@ def _end_credentials(control: ControlFile, path: Path, settings: EvaluateSetting
     """End the issuer's keys: credentials that were made after a copy are not in the copy's accounts.
 
     The accounts of a whole copy are not older than its log, so they say who has joined. A file that was put back alone
-    may lack some: it goes, and nobody enrols until no join counts that the log has.
+    may lack some, and a control file may lack that some were lost: they go, and nobody enrols until no join counts that
+    the log has.
     """
-    known = control.text(ACCOUNTS)
-    if known is None:
+    known, found = control.text(ACCOUNTS), accounts_place(path)
+    if known is None and not found:
         return
     (path / "secrets" / ISSUER_KEY).unlink(missing_ok=True)
-    copied, found = control.text(PLACE) != place_of(path), accounts_place(path)
-    if not found or (not copied and known != found):
-        for each in path.glob(f"{ACCOUNTS}*"):
-            each.unlink()
+    copied = control.text(PLACE) != place_of(path)
+    with closing(Counted(path / ACCOUNTS, "", accept_older=True)) as accounts:
+        lost = not found or accounts.overwritten or control.overwritten or (not copied and known != found)
+    if lost:
+        accounts.remove()
+        control.unrecord(OWNER, [NAMED_BY])
         windows = [each.parameters.window for each in settings.read_types().values() if each.credential]
         seconds = (max(windows, default=0) + 1) * settings.period + clock.LATE
         control.put_text(CLOSED_UNTIL, str(clock.now() + seconds))
@@ -386,10 +397,23 @@ def retire(path: Path, name: str) -> None:
             if not types:
                 raise ConfigurationError(f"{name!r} is the only type: add another one first with --types")
             control.record(OWNER, {f"{RETIRED}{name}": "for good"})
+            _forget_lists(path, name)
             control.forget_manifests(manifest.step for manifest in control.manifests()[:-1])
             _remember(control, path, settings.model_copy(update={"types": json.dumps(types)}))
     finally:
         os.close(lock)
+
+
+def _forget_lists(path: Path, type_name: str) -> None:
+    """Forget the last lists of a type. Free pages keep nothing of them; the history stays for its days."""
+    if not (path / LISTS).exists():
+        return
+    with closing(Database(path / LISTS, "")) as file:
+        file.database.execute("PRAGMA secure_delete = ON")
+        with transaction(file.database):
+            file.database.execute("DELETE FROM lists WHERE type = ?", (type_name,))
+            file.database.execute("DELETE FROM entries WHERE type = ?", (type_name,))
+        file.database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def pepper_of(path: Path) -> Secret:
@@ -437,9 +461,13 @@ def place_of(path: Path, name: str = NAME) -> str:
     return f"{os.statvfs(path).f_fsid:x} {(path / name).stat().st_ino}"
 
 
+def is_copy(control: ControlFile, path: Path) -> bool:
+    """Whether a deployment is in another place than where it was."""
+    return control.text(PLACE) not in (None, place_of(path))
+
+
 def _refuse_copy(control: ControlFile, path: Path) -> None:
-    known = control.text(PLACE)
-    if known is not None and known != place_of(path):
+    if is_copy(control, path):
         raise ConfigurationError(
             f"{path} is a copy of a deployment, or was moved to another file system. The same noise on other joins"
             f" would reveal them: run `kanon operate new-generation --data {path}` to give it noise of its own"
@@ -573,28 +601,9 @@ def _check(
     if recorded:
         step = step_at(now, settings.period)
         refuse_noise_keys(recorded, settings.noise_keys, types, step)
-        _refuse_without_key(recorded, settings.noise_keys, types, step)
+        refuse_without_key(recorded, settings.noise_keys, types, step)
     current = fingerprints(settings, types, secrets_)
     control.check(OWNER, {**current, **noise_key_fingerprints(settings.noise_keys, noise_keys)})
-
-
-def _refuse_without_key(
-    recorded: Mapping[str, str], entries: Iterable[NoiseKeyEntry], types: Mapping[str, Type], step: int
-) -> None:
-    """Refuse a new type whose first search may begin before the oldest noise key that is left.
-
-    Raises:
-        ConfigurationError: there is one. Its first step could never be evaluated.
-    """
-    oldest, known = min(entry.from_step for entry in entries), recorded_names(recorded, TYPE)
-    for name, type_ in types.items():
-        first = oldest + type_.parameters.cycle
-        if oldest and name not in known and step < first:
-            raise ConfigurationError(
-                f"type {name!r} cannot be added yet: a search of it lasts up to {type_.parameters.cycle} steps, and"
-                f" the noise key of searches that began before step {oldest} is destroyed: add it {first - step} steps"
-                f" later"
-            )
 
 
 def _remember(control: ControlFile, path: Path, settings: EvaluateSettings) -> None:

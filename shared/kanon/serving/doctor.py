@@ -20,12 +20,13 @@ from kanon.findings import Finding, Verdict, moment
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.schedule import DAY, Schedule
 from kanon.gate.storage.disk.control import NAME, ControlFile
+from kanon.gate.storage.disk.counted import Counted
 from kanon.gate.storage.protocols import Manifest, Piece
 from kanon.reports.storage import disk as reports
 from kanon.reports.storage.report_jobs import STUCK
 from kanon.serving import lists
 from kanon.serving.api_keys import ApiKeys
-from kanon.serving.directory import FIRST_STEP, PLACE, REPORTS, place_of, stored_settings
+from kanon.serving.directory import ACCOUNTS, FIRST_STEP, PLACE, REPORTS, place_of, stored_settings
 
 MEGABYTE = 1_000_000
 SECONDS_TO_WAIT = 5.0
@@ -49,6 +50,10 @@ class ReadOnly(Database):
 
 class ReadOnlyControl(ReadOnly, ControlFile):
     """The control file of a directory that this process must not change."""
+
+
+class ReadOnlyAccounts(ReadOnly, Counted):
+    """The file of accounts of a directory that this process must not change."""
 
 
 class ReadOnlyReports(ReadOnly, reports.ReportsFile):
@@ -94,12 +99,22 @@ def _findings(path: Path, control: ControlFile, now: float) -> Iterator[Finding]
 
 
 def _identity(path: Path, control: ControlFile) -> Finding:
+    advice = f"run `kanon operate new-generation --data {path}`; the service refuses to start before"
     if control.text(PLACE) != place_of(path):
         seen = "a copy of a deployment, or moved to another file system"
-        advice = f"run `kanon operate new-generation --data {path}`; the service refuses to start before"
+        return Finding("deployment", Verdict.FAIL, seen, advice)
+    if control.overwritten or _accounts_overwritten(path / ACCOUNTS):
+        seen = f"{NAME} or {ACCOUNTS} was overwritten with an older file"
         return Finding("deployment", Verdict.FAIL, seen, advice)
     settings = stored_settings(control)
     return Finding("deployment", Verdict.OK, f"{settings.deployment}, steps of {settings.period} s")
+
+
+def _accounts_overwritten(file: Path) -> bool:
+    if not file.exists():
+        return False
+    with closing(ReadOnlyAccounts(file, "")) as accounts:
+        return accounts.overwritten
 
 
 def _process(path: Path) -> Finding:

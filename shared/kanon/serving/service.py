@@ -1,8 +1,9 @@
 """The service on one machine: the routes of gate and reports over one directory, with its health and its counts."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools import Logger
@@ -13,6 +14,7 @@ from kanon.console.answering import Console
 from kanon.cors import Cors
 from kanon.gate.join_routes import JoinRoutes
 from kanon.gate.list_routes import ListRoutes
+from kanon.gate.models import Presentation
 from kanon.gate.query_routes import QueryRoutes
 from kanon.http.bodies import JOIN_BODIES
 from kanon.http.edge import handle, resolver
@@ -27,8 +29,8 @@ from kanon.serving.measures import Measures
 from kanon.serving.routes import Kind, Routes
 
 if TYPE_CHECKING:
+    from kanon.gate.enrol_routes import EnrolRoutes
     from kanon.gateway.answering import Gateway
-    from kanon.serving.enrolment import EnrolRoutes
     from kanon.serving.lists import Lister
     from kanon.serving.reporting import Reporting, ReportWork
 
@@ -112,7 +114,7 @@ class Service:
     def _gate(self) -> APIGatewayHttpResolver:
         directory, made = self._directory, resolver(self._logger)
         querying = replace(directory.querying)
-        admit = None if self._enrolment is None else self._enrolment.credentials.admit
+        admit = None if self._enrolment is None else self._admit(self._enrolment)
         JoinRoutes(directory.types, lambda: directory.joining, self._measures.count_joins, admit).add_to(made)
         QueryRoutes(directory.types, lambda: querying, ANONYMOUS_HASHES, reports=self.reports is not None).add_to(made)
         if self._enrolment is not None:
@@ -124,6 +126,12 @@ class Service:
         made.get(HEALTH, include_in_schema=False)(self._health)
         made.get(METRICS, include_in_schema=False)(self._metrics)
         return made
+
+    def _admit(self, enrolment: "EnrolRoutes") -> Callable[[str, bytes, Presentation, float], bytes]:
+        from kanon.credentials.enrolling import Admission
+        from kanon.gate.admitting import admit
+
+        return partial(admit, Admission(enrolment.enrolling.issuer, self._directory.settings.period))
 
     def _health(self) -> Response[str]:
         """200 if the answers are up to date."""

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from kanon.gate.fingerprints import noise_key_fingerprints
+from kanon.errors import ConfigurationError
+from kanon.gate.fingerprints import noise_key_fingerprints, refuse_without_key
 from kanon.gate.settings import NoiseKeyEntry
+from kanon.gate.types import read_types
 from kanon.keys import Secret
 from kanon.local import Stack
 from kanon.noise.words import NoiseKey
@@ -22,6 +24,8 @@ LAWS = {
     "query": {"shape": "two-sided", "epsilon": "0.4", "truncation": 5},
 }
 WINDOW = 6
+ALLOWANCE = 48
+"""Steps of the outage allowance of a stack."""
 SETS = [b"set %d" % n for n in range(16)]
 
 
@@ -272,3 +276,45 @@ def test_after_a_rollback_the_newer_key_is_read_from_the_secret_and_never_replac
     rotating.stack.advance(3600)  # what is more than a window behind waits for a tick
     rotating.steps(2)
     assert rotating.mark > first
+
+
+def test_a_type_is_not_added_before_a_key_covers_all_its_searches(rotating: Rotating) -> None:
+    """Evaluation stops when it reads the types, before it evaluates or records anything, and goes on without it."""
+    first = rotate(rotating)
+    rotating.steps(2 * WINDOW + 1 + WINDOW + 1)
+    rotating.deploy(("2", first))
+    rotating.steps(1)
+    types = json.dumps({"a": TYPE, "b": {**TYPE, "window": 2 * WINDOW}})
+    before = json.loads(rotating.stack.functions["evaluate"].environment["KANON_TYPES"])
+    environment: dict[str, str] = rotating.stack.functions["evaluate"].environment  # type: ignore[assignment]
+    environment["KANON_TYPES"] = types
+    rotating.stack.restart("evaluate")
+    rotating.stack.advance(1800)
+    recorded = seen(rotating.stack).control.recorded("evaluate")
+    for _ in range(2):  # it is refused each time: nothing is recorded
+        reason = rotating.stops()
+        assert reason == (
+            f"type 'b' cannot be added before step {first + 2 * WINDOW + ALLOWANCE}: a search of it might have begun"
+            f" before step {first}, and the noise key of such searches was removed"
+        )
+        (finding,) = findings(rotating.stack, secrets=False)["noise keys"]
+        assert (finding.verdict, finding.seen) == ("FAIL", reason)
+        rotating.stack.restart("evaluate")
+    assert seen(rotating.stack).control.recorded("evaluate") == recorded
+    environment["KANON_TYPES"] = json.dumps(before)
+    rotating.stack.restart("evaluate")
+    rotating.stack.tick()
+    rotating.steps(1)
+    assert wrong(rotating.stack) == {}
+
+
+@pytest.mark.parametrize("early", [0, 1])
+def test_a_type_is_accepted_from_the_step_on_that_the_refusal_names(early: int) -> None:
+    entries, types = [NoiseKeyEntry(id="2", from_step=1000)], read_types(json.dumps({"b": TYPE}), 3600)
+    if early:
+        with pytest.raises(ConfigurationError, match=f"cannot be added before step {1000 + WINDOW}: "):
+            refuse_without_key({}, entries, types, 1000 + WINDOW - early)
+    else:
+        refuse_without_key({}, entries, types, 1000 + WINDOW)
+    refuse_without_key({"type b": "known"}, entries, types, 0)
+    refuse_without_key({}, [NoiseKeyEntry(id="1", from_step=0), *entries], types, 0)

@@ -12,8 +12,8 @@ from kanon.clock import week_of
 from kanon.credentials import arc
 from kanon.credentials.contexts import credential_context, session, tag_context
 from kanon.credentials.enrolling import Issuer
+from kanon.gate.enrol_routes import EnrolRoutes
 from kanon.serving.api_keys import ApiKeys
-from kanon.serving.enrolment import EnrolRoutes
 from tests.integration.serving.machine import PERIOD, Machine, machine
 
 TYPE = "person"
@@ -56,7 +56,7 @@ def enrolment(at: Machine) -> EnrolRoutes:
 
 
 def issuer(at: Machine) -> Issuer:
-    return enrolment(at).credentials.enrolling.issuer
+    return enrolment(at).enrolling.issuer
 
 
 def credential(at: Machine, week: int | None = None, secrets: arc.Secrets | None = None) -> arc.Credential:

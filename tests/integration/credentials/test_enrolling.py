@@ -25,13 +25,14 @@ from kanon.clock import AFTER, LATE, WEEK, end_of_week, week_of
 from kanon.credentials import arc
 from kanon.credentials.contexts import credential_context
 from kanon.errors import ConfigurationError, FingerprintMismatchError
+from kanon.gate.models import ISSUER_KEYS
 from kanon.keys import Secret
 from kanon.serving import enrolment as serving_enrolment
 from kanon.serving.access import Auth
 from kanon.serving.api_keys import ApiKeys
 from kanon.serving.backup import backup
 from kanon.serving.directory import ACCOUNTS, CLOSED_UNTIL, Given, new_generation, open_directory
-from kanon.serving.enrolment import KEYS, open_credentials
+from kanon.serving.enrolment import open_credentials
 from tests.integration.credentials.people import (
     PATH,
     TYPE,
@@ -87,7 +88,7 @@ def test_an_account_is_needed_and_never_anybody(at: Machine) -> None:
     for method in ("POST", "GET", "DELETE"):
         for who in (None, Bearer("wrong"), Bearer("")):
             assert _call(at, who, method, {}).status == 401
-    assert at.request("GET", KEYS, key=False).status == 200
+    assert at.request("GET", ISSUER_KEYS, key=False).status == 200
 
 
 def test_the_file_is_for_its_user_alone_and_holds_two_weeks(at: Machine, tmp_path: Path) -> None:
@@ -243,8 +244,7 @@ def test_an_issuer_with_a_key_for_one_person_is_noticed(at: Machine, relay: Rela
     real = type(routes).keys
 
     def keys(_: Any) -> Any:
-        enrolling = replace(routes.credentials.enrolling, issuer=next(shown))
-        return real(replace(routes, credentials=replace(routes.credentials, enrolling=enrolling)))
+        return real(replace(routes, enrolling=replace(routes.enrolling, issuer=next(shown))))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(routes), "keys", keys)
@@ -275,20 +275,26 @@ def test_a_relay_that_answers_for_the_service_is_noticed(at: Machine, relay: Rel
 
 def test_the_key_is_published_with_its_hash_and_kept_until_the_end_of_its_week(at: Machine) -> None:
     at.now = end_of_week(week_of(at.now)) - 10
-    found = at.request("GET", KEYS, key=False)
+    found = at.request("GET", ISSUER_KEYS, key=False)
     shown = json.loads(found.body)
     assert shown["sha256"] == sha256(_raw(shown["key"])).hexdigest()
     assert (shown["epoch"], shown["deployment"]) == (week_of(at.now), at.directory.settings.deployment)
     assert dict(found.headers)["Cache-Control"] == "public, max-age=10"
     at.now += 10
-    assert json.loads(at.request("GET", KEYS, key=False).body)["key"] != shown["key"]
+    assert json.loads(at.request("GET", ISSUER_KEYS, key=False).body)["key"] != shown["key"]
+
+
+def public_keys(folder: Path, private: Ed25519PrivateKey) -> Path:
+    """The file of public keys of an issuer of tokens."""
+    public = {**json.loads(jwt.algorithms.OKPAlgorithm.to_jwk(private.public_key())), "kid": "1"}
+    jwks = folder / "jwks.json"
+    jwks.write_text(json.dumps({"keys": [public]}))
+    return jwks
 
 
 def test_tokens_name_accounts_by_their_subject(tmp_path: Path) -> None:
     private = Ed25519PrivateKey.generate()
-    public = {**json.loads(jwt.algorithms.OKPAlgorithm.to_jwk(private.public_key())), "kid": "1"}
-    jwks = tmp_path / "jwks.json"
-    jwks.write_text(json.dumps({"keys": [public]}))
+    jwks = public_keys(tmp_path, private)
     claims = {"iss": "https://issuer", "aud": "kanon", "exp": 4_000_000_000}
 
     def token(**more: Any) -> Bearer:
@@ -408,6 +414,41 @@ def test_another_account_key_is_refused(tmp_path: Path) -> None:
         open_credentials(directory)
 
 
+OF_TOKENS = {"issuer": "https://a", "audience": "kanon", "enrol": Auth.JWT}
+OF_KEYS = {"issuer": None, "audience": None}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (OF_KEYS, OF_TOKENS),
+        (OF_TOKENS, {**OF_TOKENS, "issuer": "https://b"}),
+        ({**OF_KEYS, "verifier": "https://verifier.example"}, OF_KEYS),
+    ],
+)
+def test_accounts_with_other_names_are_refused_until_an_operator_goes_on(
+    tmp_path: Path, before: dict[str, Any], after: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise everybody has a second account, beside joins of the first one."""
+    path, now = tmp_path / "data", 1_800_000_000.0
+
+    def start(how: dict[str, Any]) -> None:
+        given = {**how, "jwks": public_keys(tmp_path, Ed25519PrivateKey.generate()) if how["issuer"] else None}
+        with _opened(path, now) as directory:
+            Credentials(Auth.KEY, Auth.KEY, **given).enrolment(directory, ApiKeys(lambda: directory.control.database))
+
+    for _ in range(2):
+        start(before)
+        with pytest.raises(ConfigurationError, match="start with the options that they had"):
+            start(after)
+    _remove(path)
+    monkeypatch.setattr(clock, "now", lambda: now)
+    new_generation(path)
+    start(after)
+    with _opened(path, now) as directory:
+        assert float(str(directory.control.text(CLOSED_UNTIL))) == now + WINDOW + LATE
+
+
 @pytest.mark.parametrize("call", ["_secret", "AccountsFile", "accounts_place", "Issuer"])
 def test_a_first_start_that_is_killed_goes_on_with_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
@@ -432,15 +473,15 @@ def test_two_processes_that_begin_with_one_file_are_one_person(
 ) -> None:
     """The other one enrols after this one has found neither a file nor an account."""
     me, one, other = account(at, "me"), device(at, tmp_path / "file"), device(at, tmp_path / "file")
-    real = anonymous._of_account
+    real = anonymous._stored
 
     def found(*of: Any) -> Any:
-        monkeypatch.setattr(anonymous, "_of_account", real)
-        secrets = real(*of)
+        monkeypatch.setattr(anonymous, "_stored", real)
+        stored = real(*of)
         other.enrol(at.server.url, auth=me)
-        return secrets
+        return stored
 
-    monkeypatch.setattr(anonymous, "_of_account", found)
+    monkeypatch.setattr(anonymous, "_stored", found)
     one.enrol(at.server.url, auth=me)
     assert len(_held(one.file)["weeks"]) == 1
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -22,13 +23,13 @@ VALUES = ["a", "=1+1", "<img src=x onerror=alert(1)>", "\x1b[2J", "ünï", "x" *
 LISTED = ("grid", "crossing")
 
 
-def opened(path: Path, now: float, types: dict = TYPES) -> Directory:
-    return open_directory(path, Given(PERIOD, json.dumps(types), fixed), now)
+def opened(path: Path, now: float, types: dict = TYPES, *, of: str = "listing") -> Directory:
+    return open_directory(path, Given(PERIOD, json.dumps(types), partial(secret, of)), now)
 
 
-def fixed(name: str) -> str:
-    """A secret that is the same in every run, and so the noise."""
-    return sha256(f"listing {name}".encode()).hexdigest()
+def secret(of: str, name: str) -> str:
+    """A secret of a deployment that is the same in every run, and so the noise."""
+    return sha256(f"{of} {name}".encode()).hexdigest()
 
 
 def set_of(value: str) -> bytes:

@@ -89,7 +89,8 @@ def test_a_parquet_file_with_other_columns(at: Callable[[float], None]) -> None:
     parquet.write_table(table, "events.parquet")
     status, told = run("gate", "events.parquet", "--data", "d", "--type", TYPE)
     assert (status, "no column 'time'" in told, "--columns TIME,SET,CLIENT" in told) == (2, True, True)
-    run("gate", "events.parquet", "--data", "d", TABLE, "s.parquet", "--columns", "asked_at,query,user_id")
+    named = ["--columns", "asked_at,query,user_id"]
+    run("gate", "events.parquet", "--data", "d", TABLE, "s.parquet", *named, "--type", TYPE)
     assert parquet.read_table("s.parquet").column("value").to_pylist() == ["shoes"]
 
 
@@ -167,7 +168,16 @@ def test_a_copy_and_what_follows(at: Callable[[float], None]) -> None:
     assert (status, "b holds the states after step 500000 and the joins after it" in told) == (0, True)
     status, told = run("gate", "log.csv", "--data", "b")
     assert (status, "run `kanon operate new-generation --data b`" in told) == (2, True)
-    assert run("operate", "new-generation", "--data", "b", "--yes")[1].endswith("It begins at step 500001.\n")
+    for more in ([], ["--new-key"]):
+        status, told = run("operate", "new-generation", "--data", "b", "--yes", *more)
+        assert (status, "--original: name the directory of which this one is a copy" in told) == (2, True)
+    assert run("operate", "suppress", "fledge/c2hvZXM", "--data", "d", "--yes")[0] == 0
+    begun = run("operate", "new-generation", "--data", "b", "--original", "d", "--yes")
+    assert begun[1].endswith("It begins at step 500001.\n")
+    status, told = run("operate", "unsuppress", "fledge/c2hvZXM", "--data", "b", "--yes")
+    assert status == 0
+    status, told = run("operate", "new-generation", "--data", "b", "--original", "none", "--yes")
+    assert (status, "suppressed or unlisted since the copy was made counts again" in told) == (0, True)
     assert run("gate", "log.csv", "--data", "b")[0] == 0
     status, told = run("operate", "replay", "--data", "b")
     assert (status, "only the states after step 500000 are kept: replay when" in told) == (2, True)
@@ -190,6 +200,21 @@ def test_forgetting_says_what_it_does_and_how_much_it_found(at: Callable[[float]
     assert "sets.txt: a set id must be base64url" in told
     told = run("operate", "forget", "--data", "d", "--client", "x", "--sets", "no.txt", "--yes")[1]
     assert "no.txt cannot be read: No such file" in told
+
+
+def test_a_first_log_that_cannot_be_read_leaves_nothing_but_a_later_one_what_was_there(
+    at: Callable[[float], None],
+) -> None:
+    log([*crowd(-1), (-1, "a,b,c", "one")])
+    assert "line 202: more values than columns" in run("gate", "log.csv", "--data", "d", "--type", TYPE)[1]
+    assert list(Path("d").iterdir()) == []
+    broken = Path("log.csv").read_text()
+    log(crowd(-1))
+    assert run("gate", "log.csv", "--data", "d", "--type", TYPE.replace("50", "60"))[0] == 0
+    Path("log.csv").write_text(broken)
+    assert "line 202" in run("gate", "log.csv", "--data", "d")[1]
+    log(crowd(-1))
+    assert "200 counted before" in run("gate", "log.csv", "--data", "d")[1]
 
 
 def test_a_set_is_suppressed_beside_a_running_service(at: Callable[[float], None]) -> None:

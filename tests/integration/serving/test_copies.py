@@ -57,7 +57,8 @@ def gated(path: Path, steps: range, types: dict = TYPES, seed: int = 0) -> list[
 
 
 def files(path: Path) -> set[str]:
-    return {str(each.relative_to(path)) for each in path.rglob("*") if each.is_file()}
+    """All files but the numbers of changes, which grow with each run."""
+    return {str(each.relative_to(path)) for each in path.rglob("*") if each.is_file() and each.parent.name != "seen"}
 
 
 def test_a_backup_holds_the_last_states_and_what_is_not_evaluated(tmp_path: Path) -> None:
@@ -159,9 +160,9 @@ def test_a_type_is_not_added_before_a_key_covers_all_its_searches(tmp_path: Path
     gated(path, range(now, now + 1))
     opened(path, (now + 1) * PERIOD).close()
     assert keys_of(path).keys() == {"2"}
-    with pytest.raises(ConfigurationError, match=f"cannot be added yet.* add it {cycle + begun - now - 1} steps"):
+    with pytest.raises(ConfigurationError, match=f"cannot be added before step {begun + cycle}: "):
         opened(path, (now + 1) * PERIOD, long)
-    with pytest.raises(ConfigurationError, match="add it 1 steps later"):
+    with pytest.raises(ConfigurationError, match=f"cannot be added before step {begun + cycle}: "):
         opened(path, (begun + cycle - 1) * PERIOD, long)
     gated(path, range(begun + cycle, begun + cycle + 1), long)
     opened(path, (now + 1) * PERIOD, long).close()  # it is known by now

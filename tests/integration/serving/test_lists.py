@@ -1,7 +1,11 @@
 """A list is what queries answer at its step, value by value, whatever happens before it is published."""
 
 import random
+import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -19,7 +23,7 @@ from kanon.gate.lists import Found, place_of_step, true_since
 from kanon.gate.mechanism.parameters import CrossingRestart, Parameters
 from kanon.gate.mechanism.searches import Searches
 from kanon.gate.names import set_key
-from kanon.gate.parts import decode
+from kanon.gate.parts import Part, decode
 from kanon.gate.publishing import clock_step
 from kanon.gate.storage.disk.control import ControlFile
 from kanon.noise.laws import two_sided
@@ -29,7 +33,7 @@ from kanon.serving.directory import LIST_KEY, Directory, new_generation, retire
 from kanon.serving.doctor import examine_directory
 from kanon.serving.lists import Lister, history_of
 from kanon.serving.replaying import replay
-from kanon.serving.unlisting import unlist
+from kanon.serving.unlisting import take_over, unlist
 from tests.integration.serving.listing import (
     FIRST,
     LISTED,
@@ -39,6 +43,7 @@ from tests.integration.serving.listing import (
     answers,
     closed,
     join,
+    joins_at,
     opened,
     set_of,
     values,
@@ -60,10 +65,10 @@ def key_of(directory: Directory, name: str, value: str) -> bytes:
 
 
 class Compared:
-    """Where lists differ from answers, and how many values they had."""
+    """Where lists differ from answers, and how many values they had; ``alone`` turned true without a join."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.found, self.true, self.unopened = path, list[str](), 0, 0
+        self.path, self.found, self.true, self.alone, self.unopened = path, list[str](), 0, 0, 0
         self.open(FIRST * PERIOD)
 
     def open(self, now: float) -> None:
@@ -83,10 +88,13 @@ class Compared:
                 if values(self.lister, name) != true:
                     self.found.append(f"{step} {name}: the values are others")
                 self.true += newest.values
+                joined = {(each.type_name, each.set_id) for each in joins_at(newest.step)}
+                new = [sha for sha, row in rows_of(self.lister, name) if row.since == step]
+                self.alone += sum((name, sha) not in joined for sha in new)
 
 
 def compared(path: Path, steps: range) -> Compared:
-    """A time with suppressions, restarts of the service, runs before the tick and late evaluation."""
+    """A time with suppressions, restarts of the service, runs before the tick and late evaluation, until a list is wrong."""
     rng, run, last = random.Random(5), Compared(path), FIRST
     for step in steps:
         join(run.directory, step)
@@ -103,6 +111,8 @@ def compared(path: Path, steps: range) -> Compared:
             control.suppress(key_of(run.directory, rng.choice(LISTED), rng.choice(VALUES)))
             control.show(key_of(run.directory, rng.choice(LISTED), rng.choice(VALUES)))
         run.compare(visible(run.directory, step))
+        if run.found:
+            break
     run.directory.close()
     return run
 
@@ -112,6 +122,7 @@ def test_every_list_is_what_queries_answer_at_its_step(tmp_path: Path) -> None:
     assert run.found == []
     assert run.unopened == 0
     assert run.true > 200
+    assert run.alone > 0
 
 
 def _below(control: ControlFile, number: int) -> Any:
@@ -162,11 +173,11 @@ PLANTED: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "a list that is never replaced": lambda patch: patch.setattr(
         Lister, "_publish", lambda self, type_, step: bool(self.file.newest(type_.name)) or _publish(self, type_, step)
     ),
-    "the sealed values of one step only": lambda patch: patch.setattr(
-        deciding.Part, "with_sealed", lambda self, _: self
+    "the sealed values of the step only": lambda patch: patch.setattr(
+        Part, "with_sealed", lambda self, values: WITH_SEALED(replace(self, sealed=None), values)
     ),
 }
-_publish = Lister._publish
+_publish, WITH_SEALED = Lister._publish, Part.with_sealed
 
 
 @pytest.mark.parametrize("mistake", PLANTED)
@@ -215,6 +226,26 @@ def test_a_value_is_listed_only_after_its_review(tmp_path: Path) -> None:
         assert any(answers(directory, name, now)[1] - values(lister, name) for name in LISTED)
         with pytest.raises(ConfigurationError, match="not be longer than its window of 6 steps"):
             Lister(directory, review=7)
+
+
+def test_what_is_suppressed_within_its_review_is_in_no_list_and_no_history(tmp_path: Path) -> None:
+    with opened(tmp_path / "d", FIRST * PERIOD) as directory:
+        at(directory, FIRST + 3)
+        (tmp_path / "d" / lists.NAME).unlink()
+        shutil.rmtree(tmp_path / "d" / lists.FOLDER)
+        value, lister = "=1+1", Lister(directory, review=2)
+        joins = [Join("grid", set_of(value), "client", b"%d" % n, value.encode()) for n in range(9)]
+        for step in range(FIRST + 4, FIRST + 20):
+            assert directory.joining.join_all(joins, step * PERIOD) == [True] * len(joins)
+            join(directory, step)
+            directory.evaluate(closed(step))
+            lister.publish(visible(directory, step))
+            if step == FIRST + 4:
+                assert value in answers(directory, "grid", visible(directory, step))[1]  # true, and in review
+                directory.control.suppress(key_of(directory, "grid", value))
+            assert value not in values(lister, "grid")
+        assert in_history(directory, "grid")
+        assert value not in in_history(directory, "grid")
 
 
 def test_a_repeated_run_and_another_one_write_the_same_bytes(tmp_path: Path) -> None:
@@ -336,8 +367,7 @@ def test_an_unlisted_value_leaves_lists_and_history_and_never_comes_back(tmp_pat
             lister.publish(visible(directory, step))
         (tmp_path / "d" / lists.NAME).unlink()
         Lister(directory).publish(visible(directory, FIRST + 23))
-        for file in history_of(directory.path, "grid").rglob("values.parquet"):
-            assert value not in parquet.read_table(file, partitioning=None)["value"].to_pylist()
+        assert value not in in_history(directory, "grid")
         assert unlist(directory, "grid", value) == 0
         assert any(value in answers(directory, "grid", visible(directory, FIRST + 23))[1] for value in VALUES)
         for name in ("plain", "absent"):
@@ -360,6 +390,37 @@ def test_a_backup_has_the_history_and_what_was_taken_out_and_publishes_the_same_
         lister.publish(visible(directory, FIRST + 20))
         assert {name: values(lister, name) for name in LISTED} == expected
         assert value not in expected["grid"]
+
+
+def test_a_restored_backup_takes_what_was_suppressed_and_unlisted_since(tmp_path: Path) -> None:
+    with opened(tmp_path / "d", FIRST * PERIOD) as directory:
+        lister = at(directory, FIRST + 20)
+        shown = values(lister, "grid")
+        unlisted, suppressed, *_ = sorted(shown)
+        backup(tmp_path / "d", tmp_path / "b")
+        shutil.copy(tmp_path / "d" / lists.NAME, tmp_path / "b")  # a copy of the directory has it too
+        unlist(directory, "grid", unlisted)
+        directory.control.suppress(key_of(directory, "grid", suppressed))
+        take_over(tmp_path / "b", tmp_path / "d")  # beside a running service
+    take_over(tmp_path / "b", tmp_path / "d")
+    new_generation(tmp_path / "b")
+    with opened(tmp_path / "b", closed(FIRST + 20)) as directory:
+        lister = Lister(directory)
+        lister.publish(visible(directory, FIRST + 20))
+        assert values(lister, "grid") == shown - {unlisted, suppressed}
+        assert unlisted not in in_history(directory, "grid")
+    with opened(tmp_path / "other", FIRST * PERIOD, of="another"):
+        pass
+    with pytest.raises(ConfigurationError, match="another deployment"):
+        take_over(tmp_path / "b", tmp_path / "other")
+    with pytest.raises(ConfigurationError, match="holds no deployment"):
+        take_over(tmp_path / "b", tmp_path / "none")
+
+
+def in_history(directory: Directory, name: str) -> set[str]:
+    """The values of a type that its history has."""
+    files = history_of(directory.path, name).rglob("values.parquet")
+    return {value for file in files for value in parquet.read_table(file, partitioning=None)["value"].to_pylist()}
 
 
 def test_doctor_sees_lists_that_are_late(tmp_path: Path) -> None:
@@ -402,7 +463,13 @@ def test_lists_go_on_after_a_new_generation_and_without_a_retired_type(tmp_path:
         now = visible(directory, FIRST + 21)
         lister.publish(now)
         assert {name: values(lister, name) for name in LISTED} == {n: answers(directory, n, now)[1] for n in LISTED}
+    files = sorted(history_of(path, "grid").rglob("*.parquet"))
     retire(path, "grid")
+    with closing(sqlite3.connect(path / lists.NAME)) as database:
+        for table in ("lists", "entries"):
+            types = database.execute(f"SELECT DISTINCT type FROM {table}").fetchall()
+            assert types == [("crossing",)]
+    assert sorted(history_of(path, "grid").rglob("*.parquet")) == files != []  # for its days
     left = {name: type_ for name, type_ in TYPES.items() if name != "grid"}
     with opened(path, closed(FIRST + 21), left) as directory:
         directory.evaluate(closed(FIRST + 22))

@@ -222,7 +222,7 @@ def test_a_type_without_values_is_refused_until_it_has_some(deployed: Deployment
 def test_a_list_with_more_values_than_a_job_may_have_is_refused(
     deployed: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kanon.serving.released_keys.MOST_KEYS", 1)
+    monkeypatch.setattr("kanon.reports.service.requests.MOST_KEYS", 1)
     deployed.share(SHARED)
     deployed.tick()
     deployed.create("small")
@@ -268,8 +268,22 @@ def test_two_values_with_one_key_are_one_key(deployed: Deployment) -> None:
     step = deployed.lister.visible(deployed.served.now)
     twin = digest[:16] + bytes(16)
     deployed.lister.file.database.execute("INSERT INTO entries VALUES ('terms', ?, ?, 'twin', 0)", (step, twin))
+    deployed.lister.file.database.execute("UPDATE lists SET count = 2")
+    collect(deployed.served, range(3))
     deployed.create("first")
-    assert told(deployed.served, "first")["privacy"]["released_keys"]["keys"] == 1
+    turn(deployed.served)
+    assert keys_of(deployed, "first") == {bucket_of(SHARED)}
+
+
+def test_a_list_that_is_gone_between_two_reads_is_refused(
+    deployed: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployed.share(SHARED)
+    deployed.tick()
+    monkeypatch.setattr("kanon.serving.lists.ListsFile.digests", lambda *_: [])
+    refused(
+        deployed, {}, "output_domain.type", "was replaced, or a value of it was unlisted, before the job was planned"
+    )
 
 
 def test_jobs_of_a_deployment_without_listed_types_are_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from kanon.clock import AFTER, BEFORE, DAY, MONDAY, WEEK, end_of_week, week_of
 from kanon.credentials import enrolling
 from kanon.credentials.enrolling import Row, covers
-from kanon.serving.enrolment import AccountsFile
+from kanon.gate.storage.disk.accounts import AccountsFile
 
 ACCOUNT = b"account"
 WINDOW = 3 * DAY
@@ -22,6 +22,13 @@ START = MONDAY + 2000 * WEEK
 DAYS = range(0, 31, 2)
 REQUESTS = 3
 PEOPLE = (b"m1", b"another m1")
+
+
+class InMemory(AccountsFile):
+    """Nothing of it outlives the process, so nobody can put an older one in its place."""
+
+    def remember(self) -> None:
+        """Nothing."""
 
 
 class Waiting(NamedTuple):
@@ -59,7 +66,7 @@ class World:
     """The file of accounts, as a function from rows to rows."""
 
     def __init__(self) -> None:
-        self.file = AccountsFile(Path(":memory:"))
+        self.file = InMemory(Path(":memory:"))
 
     def put(self, row: Row | None) -> None:
         self.file.database.execute("DELETE FROM accounts")

@@ -312,6 +312,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("kanon.demo.reported_log.Files.write", stop)
     monkeypatch.setattr("kanon.operate.stacks.deployed_stack", stop)
     monkeypatch.setattr("kanon.cli.stacks.LOCAL", "http://127.0.0.1:1")  # never a service that runs on this machine
+    monkeypatch.setattr("kanon.client.client.DEADLINE", 0.0)  # and none is waited for
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").touch()
 

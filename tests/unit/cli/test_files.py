@@ -23,7 +23,7 @@ from tests.unit.cli.commands import commands, run
 READ = {
     *("log", "logs", "types_file", "types", "prices", "measured", "parameters", "groups", "key"),
     *("sketches", "first", "second", "reports", "domain", "keys", "events", "file", "jwks", "data", "joins"),
-    *("sets", "table", "to"),
+    *("sets", "table", "tags", "to"),
 }
 """The parameters with a path that is read. ``risk --key`` makes a missing file, and never replaces one.
 

@@ -8,26 +8,14 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from kanon.cost import deployed, lists
 from kanon.cost.workload import sealed_bytes
-from kanon.gate import (
-    deciding,
-    evaluation,
-    listed_sets,
-    memory,
-    merging,
-    parts,
-    ranges,
-    schedule,
-    sealing,
-    true_sets,
-)
+from kanon.gate import listed_sets, ranges, sealing
 from kanon.gate.settings import JoinSettings
 from kanon.gate.slots import Layout
-from kanon.gate.storage.aws import step_joins
-from kanon.gate.storage.aws.statuses import MOST_STATUSES
 from kanon.reports import histogram
 from kanon.reports.service import shards
 from tests.infrastructure.template import (
     ANONYMOUS,
+    CREDENTIALS,
     EDGE,
     FUNCTIONS,
     GATE,
@@ -116,36 +104,20 @@ FIGURES = {
         lambda: functions(read())["Evaluate"].get("EphemeralStorage", {"Size": 512})["Size"], d.TEMPORARY_MB,
     ),
     "periods": (lambda: [int(period) for period in read()["Mappings"]["Periods"]], list(d.PERIODS)),
-    "parts": (
-        lambda: (deciding.MOST_PART_BYTES, deciding.MOST_JOINS_A_RANGE, parts.BYTES_A_SET, parts.BYTES_A_MEMBER),
-        (d.MOST_PART_BYTES, d.MOST_JOINS_A_RANGE, d.BYTES_A_SET, d.BYTES_A_MEMBER),
-    ),
-    "true sets": (
-        lambda: (true_sets.ENTRY_BYTES, true_sets.MOST_TRUE, memory.MOST_BYTES, memory.SPREAD),
-        (d.TRUE_BYTES, d.MOST_TRUE, d.MOST_HELD_BYTES, d.WAIT_SECONDS),
-    ),
     "sealed values": (
         lambda: (*map(len, (sealed(1), sealed(30), sealed(31), sealed(512))), listed_sets._SET.size),
         (*map(sealed_bytes, (1, 30, 31, 512)), d.LISTED_SET_BYTES),
     ),
-    "objects": (lambda: (parts.PADDING, schedule.MANIFESTS_KEPT), (d.PADDING, d.MANIFESTS_KEPT)),
-    "reading": (lambda: (step_joins.READERS, step_joins.MOST_BYTES), (d.PAGES_AT_ONCE, d.BUFFER_BYTES)),
-    "time to read": (
-        lambda: (step_joins.READING_SECONDS, step_joins.SECONDS_TO_HAND_OVER),
-        (d.READING_SECONDS, d.SECONDS_TO_HAND_OVER),
-    ),
     "read units": (lambda: default("MaxReadUnits"), d.MOST_READ_UNITS),
-    "when a worker stops": (
-        lambda: (evaluation.SECONDS_TO_STOP, evaluation.RANGES_TO_STOP), (d.SECONDS_TO_STOP, d.RANGES_TO_STOP),
-    ),
-    "a join in memory": (lambda: merging.JOIN.itemsize, d.JOIN_BYTES),
-    "a transaction": (lambda: MOST_STATUSES, d.CROSSINGS_A_CALL),
     "secrets": (lambda: secrets(conditional=False), d.SECRETS),
     "secrets of the edge": (lambda: secrets(conditional=True), d.EDGE_SECRETS),
     "secrets of reports": (lambda: len(of_type(read(ROOT / REPORTS), SECRET)), 1),
     "secrets of the gateway": (lambda: len(of_type(read(ROOT / ANONYMOUS), SECRET)), d.GATEWAY_SECRETS),
     "metrics of the gateway": (lambda: metrics_of("gateway"), d.GATEWAY_METRICS),
     "metrics in alarms of the gateway": (lambda: metrics_in_alarms(ANONYMOUS), d.GATEWAY_ALARM_METRICS),
+    "secrets of the issuer": (lambda: len(of_type(read(ROOT / CREDENTIALS), SECRET)) + 1, d.ISSUER_SECRETS),
+    "metrics of the issuer": (lambda: metrics_of("issuer"), d.ISSUER_METRICS),
+    "metrics in alarms of the issuer": (lambda: metrics_in_alarms(CREDENTIALS), d.ISSUER_ALARM_METRICS),
     "memory of the gateway": (lambda: functions_of(ANONYMOUS, ("Gateway",), "MemorySize"), [d.REQUEST_MB]),
     "metrics of lists": (lambda: metrics_of("list", "released"), lists.METRICS),
     "metrics in alarms of lists": (lambda: metrics_in_alarms(LISTS), lists.ALARM_METRICS),

