@@ -3,18 +3,19 @@
  *
  * `enrol` names the account, so call it once a week at another time than joins: `renewAt` draws one.
  */
-import { bytesOf, type Bytes } from "./bytes.js";
+import { bytesOf, joined, type Bytes } from "./bytes.js";
 import { Connection, unexpected, type Auth, type Call, type Presenting, type Through } from "./connection.js";
 import { credentialContext, prefixed, session, tagContext } from "./contexts.js";
 import { Credential, PublicKey, Secrets } from "./credentials.js";
 import { CredentialError, EnrolmentError, KeysDifferError, onlyOptions, RefusedError } from "./errors.js";
 import { indexedDb, type Store } from "./store.js";
-import { base64url, decoded } from "./values.js";
+import { base64url, decoded, valueId, type Value } from "./values.js";
 import { chance, joinStep } from "./waiting.js";
 
 export { credentialContext, session, tagContext, type Bound } from "./contexts.js";
 export { Credential, CredentialRequest, PublicKey, Secrets } from "./credentials.js";
 export { CredentialError, EnrolmentError, KeysDifferError } from "./errors.js";
+export { newPasskey, passkey } from "./passkeys.js";
 export { indexedDb, type Store } from "./store.js";
 
 const PATH = "/v1/credentials";
@@ -25,6 +26,8 @@ const FORMAT = 1;
 const WEEKS_KEPT = 2;
 const CODE_BYTES = 20;
 const NONCE_BYTES = 12;
+/** The secrets, encrypted with one key. What the service stores has them so for each key. */
+const SEALED_BYTES = NONCE_BYTES + 64 + 16;
 const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 /** Seconds. Weeks begin on Monday at 00:00 UTC; the key of one holds a day after it, and some minutes before it. */
 const DAY = 86_400;
@@ -48,11 +51,18 @@ export interface Account {
    * directly, and so does the request. Without it a service could give one person an own key.
    */
   through?: Through;
+  /** Call without `through`, which brings an enrolment the key only. A service on AWS needs it. */
+  direct?: boolean;
 }
 
 export interface Enrolment extends Account {
-  /** A `recoveryCode()`. From the first device the service stores the secrets, encrypted with it; others get them so. */
+  /**
+   * A `recoveryCode()`. From the first device the service stores the secrets, encrypted with it, with the passkey, or
+   * with each of the two; another device gets them with one.
+   */
   recovery?: string;
+  /** What `newPasskey` gives on the first device, and `passkey` on another one. */
+  passkey?: CryptoKey | undefined;
 }
 
 /** What a store keeps, as JSON: the secrets of the person, and the last credentials by week, each after its key. */
@@ -77,6 +87,19 @@ export function recoveryCode(): string {
   return text.match(/.{4}/g)!.join("-");
 }
 
+/**
+ * Names an account by the device, for `auth` at a service with a verifier of attestations.
+ *
+ * `deployment` is what `GET /v1/credentials/keys` shows. `attest` gives this device's attestation of 32 bytes, in at most
+ * 6,000 bytes.
+ */
+export function attested(deployment: string, attest: (binding: Uint8Array) => Promise<Uint8Array>): Auth {
+  return async (method, body) => {
+    const asked = prefixed("kanon-attestation-v1", deployment, weekOf(Date.now() / 1000), method, body);
+    return `Bearer ${base64url(await attest(new Uint8Array(await crypto.subtle.digest("SHA-256", asked))))}`;
+  };
+}
+
 /** A person's credential for one service, for the option `anonymous` of a client. */
 export class Anonymous implements Presenting {
   readonly #store: Store;
@@ -96,22 +119,25 @@ export class Anonymous implements Presenting {
    * not use the key that it shows.
    */
   async enrol(service: string, options: Enrolment): Promise<void> {
-    onlyOptions(options, ["auth", "through", "recovery"]);
-    const { auth, through, recovery } = options;
-    const code = recovery === undefined ? undefined : codeOf(recovery);
+    onlyOptions(options, ["auth", "through", "recovery", "passkey", "direct"]);
+    const { through } = options;
+    const bases = await basesOf(options);
     const key = await keyOf(new Connection(service), through && new Connection(service, undefined, through));
-    const account = new Connection(service, auth, through);
-    let wallet = await this.#read();
+    const account = accountOf(service, options);
+    const keys = await Promise.all(bases.map((base) => wrappingKey(base, key.deployment)));
+    let [wallet, stored] = [await this.#read(), undefined as Bytes | undefined];
     if (!wallet) {
-      const made = (await secretsOf(account, key.deployment, code)) ?? Secrets.random();
+      stored = await storedOf(account);
+      const made = stored ? await opened(stored, keys) : Secrets.random();
       const own = { format: FORMAT, deployment: key.deployment, secrets: base64url(made.encode()), weeks: {} };
       // Two tabs may begin at once: both go on with what is in the store, before anything is sent.
       wallet = read(await this.#store.replace((before) => before ?? JSON.stringify(own)));
     }
     if (wallet.deployment !== key.deployment) throw new EnrolmentError("this credential is for another service: give another store");
     if (wallet.weeks[key.epoch]?.[0] === key.key) return;
-    const held = await issued(account, key, new Secrets(decoded(wallet.secrets)), code);
     const { secrets } = wallet;
+    const mine = new Secrets(decoded(secrets));
+    const held = await issued(account, key, mine, stored ?? (await sealed(mine, keys)));
     await this.#store.replace((before) => {
       const now = before === undefined ? undefined : read(before);
       if (now?.secrets !== secrets) throw new EnrolmentError("the credential was deleted meanwhile: enrol again");
@@ -125,11 +151,24 @@ export class Anonymous implements Presenting {
    * Let the service make no credential for the account any more. Then delete what the store keeps.
    *
    * It forgets the account when no credential of it can count any more; until then nobody can enrol it again. A page
-   * needs a relay for this call: browsers allow it no DELETE.
+   * needs a relay for this call at a service on one machine, which allows pages no DELETE.
    */
   async delete(service: string, options: Account): Promise<void> {
-    onlyOptions(options, ["auth", "through"]);
-    await new Connection(service, options.auth, options.through).json(call("DELETE", PATH));
+    onlyOptions(options, ["auth", "through", "direct"]);
+    await accountOf(service, options).json(call("DELETE", PATH));
+  }
+
+  /**
+   * A line for `kanon operate forget-tags`: what the service may forget of this person, in one set.
+   *
+   * It tells who reads it that somebody joined the set, and does not tell who. Send each line by itself, and none with a
+   * name.
+   */
+  async tag(type: string, value: Value): Promise<string> {
+    const wallet = await this.#read();
+    if (!wallet) throw new EnrolmentError("the store has no secrets: enrol with the recovery code or passkey");
+    const set = String(await valueId(value));
+    return `${type} ${set} ${base64url(new Secrets(decoded(wallet.secrets)).tag(tagContext(wallet.deployment, type, decoded(set))))}`;
   }
 
   /** A random time at which to enrol next, in milliseconds since 1970: within a day after the end of this week. */
@@ -177,7 +216,12 @@ function read(kept: string): Wallet {
   } catch {
     // the error below says the same
   }
-  throw new EnrolmentError("what the store keeps is damaged: delete it, and enrol with the recovery code");
+  throw new EnrolmentError("what the store keeps is damaged: delete it, and enrol with the recovery code or passkey");
+}
+
+/** Calls with the name of the account. */
+function accountOf(service: string, { auth, through, direct }: Account): Connection {
+  return new Connection(service, auth, direct ? undefined : through);
 }
 
 /** The key that the service shows, if the relay brings the same. */
@@ -192,31 +236,35 @@ async function keyOf(direct: Connection, hidden: Connection | undefined): Promis
   return { deployment, epoch, key };
 }
 
-/** The secrets that another device of the account has stored; undefined if the account is new. */
-async function secretsOf(account: Connection, deployment: string, code: string | undefined): Promise<Secrets | undefined> {
+/** What another device of the account has stored; undefined if the account is new. */
+async function storedOf(account: Connection): Promise<Bytes | undefined> {
   const asked = call("GET", PATH);
   const found = await account.json(asked).catch((error: unknown) => {
     if (error instanceof RefusedError && error.status === 404) return undefined;
     throw error;
   });
-  if (!found) return undefined;
-  const blob = binary(asked, found.answer.recovery);
-  if (code === undefined) throw new EnrolmentError("this account is enrolled on another device: give its recovery code");
-  if (!blob.length) throw new EnrolmentError("this account is enrolled on another device, without a recovery code: use that device");
-  try {
-    const iv = blob.slice(0, NONCE_BYTES);
-    const clear = await crypto.subtle.decrypt({ name: "AES-GCM", iv }, await codeKey(deployment, code), blob.slice(NONCE_BYTES));
-    return new Secrets(new Uint8Array(clear));
-  } catch {
-    throw new EnrolmentError("the recovery code is not the one of this account");
+  return found && binary(asked, found.answer.recovery);
+}
+
+/** The secrets of which one of these keys opens what is stored. */
+async function opened(stored: Bytes, keys: CryptoKey[]): Promise<Secrets> {
+  if (!keys.length) throw new EnrolmentError("this account is enrolled on another device: give its recovery code or passkey");
+  if (!stored.length) throw new EnrolmentError("this account is enrolled on another device, without a recovery code: use that device");
+  for (let at = 0; at < stored.length; at += SEALED_BYTES) {
+    const [iv, content] = [stored.slice(at, at + NONCE_BYTES), stored.slice(at + NONCE_BYTES, at + SEALED_BYTES)];
+    for (const key of keys) {
+      const clear = await crypto.subtle.decrypt({ name: "AES-GCM", iv }, key, content).catch(() => undefined);
+      if (clear) return new Secrets(new Uint8Array(clear));
+    }
   }
+  throw new EnrolmentError("the recovery code or passkey is not the one of this account");
 }
 
 /** A credential from the issuer. */
-async function issued(account: Connection, { deployment, epoch, key }: Key, secrets: Secrets, code: string | undefined): Promise<Credential> {
+async function issued(account: Connection, { deployment, epoch, key }: Key, secrets: Secrets, stored: Uint8Array): Promise<Credential> {
   const context = credentialContext(deployment, epoch);
   const request = secrets.request(context, context);
-  const recovery = code === undefined ? {} : { recovery: base64url(await encrypted(deployment, code, secrets)) };
+  const recovery = stored.length ? { recovery: base64url(stored) } : {};
   const asked = call("POST", PATH, JSON.stringify({ epoch, request: base64url(request.message), ...recovery }));
   const { answer } = await account.json(asked).catch((error: unknown) => {
     throw error instanceof RefusedError && error.status === 409 ? new EnrolmentError(error.message, { cause: error }) : error;
@@ -230,17 +278,33 @@ async function issued(account: Connection, { deployment, epoch, key }: Key, secr
   }
 }
 
-async function encrypted(deployment: string, code: string, secrets: Secrets): Promise<Uint8Array> {
-  const iv = crypto.getRandomValues(new Uint8Array(NONCE_BYTES));
-  const sealed = await crypto.subtle.encrypt({ name: "AES-GCM", iv }, await codeKey(deployment, code), secrets.encode() as Bytes);
-  return Uint8Array.from([...iv, ...new Uint8Array(sealed)]);
+/** The secrets as each key encrypts them; empty without a key. */
+async function sealed(secrets: Secrets, keys: CryptoKey[]): Promise<Uint8Array> {
+  const parts = keys.map(async (key) => {
+    const iv = crypto.getRandomValues(new Uint8Array(NONCE_BYTES));
+    return joined(iv, new Uint8Array(await crypto.subtle.encrypt({ name: "AES-GCM", iv }, key, secrets.encode() as Bytes)));
+  });
+  return joined(...(await Promise.all(parts)));
 }
 
-/** The key of a code. Its bits are random, so no slow function is needed. */
-async function codeKey(deployment: string, code: string): Promise<CryptoKey> {
-  const secret = await crypto.subtle.importKey("raw", bytesOf(code), "HKDF", false, ["deriveKey"]);
-  const info = prefixed("kanon recovery 1", deployment);
-  const derivation = { name: "HKDF", hash: "SHA-256", salt: new Uint8Array(), info };
+interface Base {
+  secret: CryptoKey;
+  use: string;
+}
+
+/** What the keys come from. The bits of a code are random, so no slow function is needed. */
+async function basesOf({ recovery, passkey }: Enrolment): Promise<Base[]> {
+  const bases: Base[] = [];
+  if (passkey) bases.push({ secret: passkey, use: "kanon passkey 1" });
+  if (recovery !== undefined) {
+    const secret = await crypto.subtle.importKey("raw", bytesOf(codeOf(recovery)), "HKDF", false, ["deriveKey"]);
+    bases.push({ secret, use: "kanon recovery 1" });
+  }
+  return bases;
+}
+
+async function wrappingKey({ secret, use }: Base, deployment: string): Promise<CryptoKey> {
+  const derivation = { name: "HKDF", hash: "SHA-256", salt: new Uint8Array(), info: prefixed(use, deployment) };
   return await crypto.subtle.deriveKey(derivation, secret, { name: "AES-GCM", length: 256 }, false, ["encrypt", "decrypt"]);
 }
 

@@ -1,8 +1,8 @@
 import { ApiError, NoAnswerError, RefusedError } from "./errors.js";
 import { REPEATED, retryAfter, wait } from "./waiting.js";
 
-/** `Bearer ...`, or a function that returns one that is still valid; it is called for every attempt. */
-export type Auth = string | (() => string | Promise<string>);
+/** `Bearer ...`, or a function that returns one that is still valid; it is called for every attempt, with what is sent. */
+export type Auth = string | ((method: string, body: string) => string | Promise<string>);
 
 /** Browsers refuse a request with `keepalive` if the bodies in flight together exceed 64 KiB. */
 export const MOST_IN_FLIGHT = 60 * 1024;
@@ -134,7 +134,7 @@ export class Connection {
   }
 
   async #fetch(call: Call, body?: string): Promise<Response> {
-    const auth = typeof this.#auth === "function" ? await this.#auth() : this.#auth;
+    const auth = typeof this.#auth === "function" ? await this.#auth(call.method, body ?? "") : this.#auth;
     const headers: Record<string, string> = {};
     if (body !== undefined && !(call.simple && auth === undefined)) headers["Content-Type"] = "application/json";
     if (auth !== undefined) headers["Authorization"] = auth;

@@ -67,6 +67,11 @@ export class Secrets {
     return encode([committed(this.#m1, this.#r1)]);
   }
 
+  /** What a presentation shows in a tag context, in 33 bytes. */
+  tag(tagContext: Uint8Array): Uint8Array {
+    return encode([hashToPoint(tagContext, "Tag").multiply(inverse(this.#m1))]);
+  }
+
   /** Ask for a credential. `context` is what it is for; the proofs of request and response are bound to `session`. */
   request(context: Uint8Array, session: Uint8Array, scalars: Scalars = random): CredentialRequest {
     const [m2, r2] = [hashToScalar(context, "requestContext"), scalars()];

@@ -1,7 +1,7 @@
 // Joins with a credential, against the real service: enrolment, devices, weeks, and what is refused.
 import assert from "node:assert/strict";
 import { after, afterEach, before, beforeEach, mock, test } from "node:test";
-import { Anonymous, EnrolmentError, KeysDifferError, recoveryCode, Secrets } from "../../dist/anonymous.js";
+import { Anonymous, attested, EnrolmentError, KeysDifferError, recoveryCode, Secrets } from "../../dist/anonymous.js";
 import { ApiError, Client, RefusedError } from "../../dist/index.js";
 import { relay } from "../../dist/relay.js";
 import { kept, RELAY_ADDRESS, recorded, relaying, service } from "../service.js";
@@ -100,6 +100,18 @@ test("a join shows a tag and a proof, and nothing of the account", async () => {
   assert.ok(own.length && own.every(({ path }) => ["/v1/credentials/keys", "/v1/proxy/keys"].includes(path)));
 });
 
+test("a line for the operator holds the tag that joins of the set show, and no other set's", async () => {
+  const me = await enrolled();
+  const from = (await seen()).length;
+  await client(me).join("people", "one");
+  const [{ path, body }] = (await seen(from)).filter(({ path }) => path.endsWith(":join"));
+  const shown = Buffer.from(JSON.parse(body).presentation.proof, "base64url").subarray(99, 132).toString("base64url");
+  const line = await me.tag("people", "one");
+  assert.equal(line, `people ${path.match(/sets\/(.*):join/)[1]} ${shown}`);
+  for (const other of [["people", "two"], ["others", "one"]]) assert.notEqual((await me.tag(...other)).split(" ")[2], shown);
+  await assert.rejects(device().tag("people", "one"), EnrolmentError);
+});
+
 test("a credential is fetched once a week, and one of another week lets nobody join", async () => {
   const store = kept();
   const [me, mine] = [device(store), await account()];
@@ -128,6 +140,27 @@ test("two keys stop the client before the account is named", async () => {
   };
   await assert.rejects(me.enrol(front.url, await account()), KeysDifferError);
   assert.ok((await seen(from)).every(({ headers }) => headers.authorization === undefined));
+});
+
+test("an account may be named beside the relay, which then brings the key alone", async () => {
+  const { auth } = await account();
+  const [me, refused] = [device(), device()];
+  const mine = { auth, through, direct: true };
+  frontInstead = ({ path, from }) => {
+    if (path.startsWith("/v1/credentials") && from.endsWith(RELAY_ADDRESS)) return { status: 404 };
+    if (path !== "/v1/credentials/keys") return undefined;
+    return { body: { deployment: "d", epoch: 1, key: "A".repeat(132), sha256: "" } };
+  };
+  await assert.rejects(refused.enrol(front.url, mine), KeysDifferError);
+  frontInstead = undefined;
+  const from = (await seen()).length;
+  await me.enrol(front.url, mine);
+  await me.delete(front.url, mine);
+  const named = front.requests.filter(({ headers }) => headers.authorization === auth);
+  assert.deepEqual(named.map(({ method, path }) => `${method} ${path}`), ["GET", "POST", "DELETE"].map((method) => `${method} /v1/credentials`));
+  assert.ok(named.every(({ from }) => !from.endsWith(RELAY_ADDRESS)));
+  const keys = (await seen(from)).filter(({ path }) => path === "/v1/credentials/keys");
+  assert.equal(keys.length, 2); // directly, and from the relay
 });
 
 test("a credential of another key than the shown one is refused", async () => {
@@ -175,6 +208,26 @@ test("a join without a credential, or with a name, is refused before it is sent"
   await assert.rejects(me.enrol(front.url, { auth: "Bearer key", relay: "x" }), /no option relay/);
   await assert.rejects(device().enrol(front.url, { auth: "Bearer wrong", through }), (thrown) => thrown instanceof RefusedError && thrown.status === 401);
   assert.ok((await seen(from)).every(({ path }) => !path.endsWith(":join")));
+});
+
+test("a device attests each of its requests, as the Python client does", async () => {
+  const bindings = [];
+  const attest = async (binding) => (bindings.push(Buffer.from(binding)), binding);
+  mock.timers.setTime((4 * 24 + 2900 * 168 + 1) * HOUR);
+  await attested("deployment", attest)("POST", "{}");
+  assert.equal(bindings.pop().toString("hex"), "bdf1bdce70e7f14344d9c6bf52dcde42eacd11107637d65ab8f894c292a4d259");
+
+  mock.timers.setTime((await gate.tell("now")).now);
+  frontInstead = ({ path, method }) => (path === "/v1/credentials" ? { status: method === "GET" ? 404 : 401 } : undefined);
+  const auth = attested("deployment", attest);
+  await assert.rejects(device().enrol(front.url, { auth }), (thrown) => thrown instanceof RefusedError && thrown.status === 401);
+  const asked = front.requests.filter(({ path }) => path === "/v1/credentials");
+  assert.deepEqual(asked.map(({ method }) => method), ["GET", "POST"]);
+  for (const [at, { method, body, headers }] of asked.entries()) {
+    await auth(method, body);
+    assert.equal(headers.authorization, `Bearer ${bindings[at].toString("base64url")}`);
+    assert.deepEqual(bindings.at(-1), bindings[at]);
+  }
 });
 
 test("joins of one set at one time are sent once", async () => {

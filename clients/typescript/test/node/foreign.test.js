@@ -1,14 +1,13 @@
-// The report client of the guide, written from docs/reference/wire.md alone with other libraries.
+// examples/report: a report client, written from docs/reference/wire.md alone with other libraries.
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
 import { createHash } from "node:crypto";
-import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { after, before, test } from "node:test";
 import { promisify } from "node:util";
-import { block } from "../guide.js";
 import { service } from "../service.js";
 
-const CLIENT = block("js", "createSenderContext");
+const CLIENT = await readFile(new URL("../../../../examples/report/report.mjs", import.meta.url), "utf8");
 const key = createHash("sha256").update("a foreign value").digest("hex").slice(0, 32);
 
 let stack, folder;

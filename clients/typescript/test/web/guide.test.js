@@ -1,7 +1,7 @@
 // docs/guides/browser.md: its blocks run as written in an empty directory, but for the ports.
 import assert from "node:assert/strict";
 import { execFileSync, spawn } from "node:child_process";
-import { chmodSync, mkdirSync, mkdtempSync, renameSync, rmSync, writeFileSync, readdirSync } from "node:fs";
+import { chmodSync, cpSync, mkdirSync, mkdtempSync, renameSync, rmSync, writeFileSync, readdirSync } from "node:fs";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { fileURLToPath } from "node:url";
@@ -45,10 +45,10 @@ before(async () => {
   execFileSync("npm", ["pack", "--silent", "--ignore-scripts", "--pack-destination", `${folder}/clone/build`], { cwd: HERE });
   const [packed] = readdirSync(`${folder}/clone/build`);
   renameSync(`${folder}/clone/build/${packed}`, `${folder}/clone/build/kanon-client.tgz`);
+  cpSync(`${ROOT}examples`, `${folder}/clone/examples`, { recursive: true });
   const paths = { PATH: `${folder}/bin:${process.env.PATH}`, PYTHONPATH: `${ROOT}shared`, KANON: `${folder}/clone` };
   environment = { ...process.env, ...paths, npm_config_prefer_offline: "true", npm_config_audit: "false" };
   writeFileSync(`${folder}/empty/index.html`, ported(block("html", "<script")));
-  writeFileSync(`${folder}/empty/report.mjs`, block("js", "createSenderContext"));
   const commands = `${ported(block("sh", "kanon serve"))}wait\n`;
   shell = spawn("bash", ["-e", "-c", commands], { cwd: `${folder}/empty`, env: environment, stdio: ["ignore", "ignore", "inherit"], detached: true });
   await answers(`http://127.0.0.1:${ports[0]}/v1/types`);
