@@ -8,6 +8,7 @@ import pytest
 
 from kanon.gate import evaluation
 from kanon.gate.storage.aws.control import Place, SlotRow
+from tests.faults.gate.test_remaking import True_, told
 from tests.integration.gate.test_evaluation import (
     SCHEDULE,
     START,
@@ -20,7 +21,6 @@ from tests.integration.gate.test_evaluation import (
     small,
 )
 from tests.unit.examples import set_key
-from tests.unit.gate.test_remaking import True_, told
 
 __all__ = ["moto", "new_scenario", "small"]
 

@@ -94,7 +94,7 @@ class Compared:
 
 
 def compared(path: Path, steps: range) -> Compared:
-    """A time with suppressions, restarts of the service, runs before the tick and late evaluation, until a list is wrong."""
+    """A time with suppressions, restarts, runs before the tick and late evaluation, until a list is wrong."""
     rng, run, last = random.Random(5), Compared(path), FIRST
     for step in steps:
         join(run.directory, step)
