@@ -11,8 +11,8 @@ import pytest
 import bench.__main__ as program
 from bench.harness import Comparison, Count, Failed, Ratio, Row, Side, SideError, Took, Turn, compare, timed
 from bench.harness import results as measured
+from tests.integration.bench.sides import answering, of_its_process, refusing, side
 from tests.paths import ROOT
-from tests.unit.bench.sides import answering, of_its_process, refusing, side
 
 
 def row(ours: Side, theirs: Side, turns: int = 3, **more: object) -> Comparison:
