@@ -20,7 +20,7 @@ from kanon.gate.storage.aws.control import Place
 from kanon.gate.storage.aws.step_joins import READERS
 from kanon.gate.storage.aws.step_log import Found, StepLog
 from kanon.gate.types import Type
-from tests.integration.gate.tables import Running, Tables, fresh, running, states_of
+from tests.integration.gate.tables import Running, Tables, fresh, states_of
 from tests.unit.examples import KEY, ONE_SLOT, set_key
 
 PERIOD, STEP, LAMBDA_SECONDS, MOST_HOPS = 3600, 472_000, 120.0, 100
@@ -84,12 +84,6 @@ class Crowded(StepLog):
             return self.starts[at + 1]
         token = int.from_bytes(bound[32:36].ljust(4, b"\0"), "big")
         return min(self.starts[at] + token + (len(bound) > 36), self.starts[at + 1])
-
-
-@pytest.fixture(scope="module")
-def moto() -> Iterator[Running]:
-    with running("moto", small_pages=False) as running_:
-        yield running_
 
 
 @dataclass

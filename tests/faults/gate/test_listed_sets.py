@@ -1,6 +1,6 @@
 """The listed sets beside the true ones of a slot: each value whose status is true, and no other, at every step."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
@@ -17,7 +17,7 @@ from kanon.gate.storage.aws.control import Place
 from kanon.gate.storage.aws.step_log import Row
 from kanon.gate.storage.aws.true_objects import step_of
 from kanon.gate.true_sets import PREFIX
-from tests.integration.gate.tables import Running, fresh, running
+from tests.integration.gate.tables import Running, fresh
 from tests.integration.gate.test_evaluation import NAMES, PERIOD, START, TYPES, Scenario, closing
 
 LISTED = {name: replace(type_, listed=name != "small") for name, type_ in TYPES.items()}
@@ -86,12 +86,6 @@ class Listing(Scenario):
     def wanted(self, step: int) -> set[bytes]:
         """The sets of listed types whose status is true."""
         return {name for name, above in self.expected(step).items() if above and self.is_listed(name)}
-
-
-@pytest.fixture(scope="module")
-def moto() -> Iterator[Running]:
-    with running("moto", small_pages=False) as running_:
-        yield running_
 
 
 @pytest.fixture

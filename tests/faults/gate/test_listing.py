@@ -2,7 +2,7 @@
 
 import os
 import resource
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -21,17 +21,11 @@ from kanon.gate.storage.aws.control import Place
 from kanon.gate.storage.aws.lists import ListObjects, ListTable
 from kanon.operate.unlisting import Unlisting, end_lists
 from tests.integration.gate.published import Published, compared, key_of, set_of
-from tests.integration.gate.tables import Running, fresh, running
+from tests.integration.gate.tables import Running, fresh
 from tests.integration.gate.test_evaluation import PERIOD, START, closing
 
 DAYS = 2 * 24
 """Steps. ``make faults`` compares a month."""
-
-
-@pytest.fixture(scope="module")
-def moto() -> Iterator[Running]:
-    with running("moto", small_pages=False) as running_:
-        yield running_
 
 
 @pytest.fixture

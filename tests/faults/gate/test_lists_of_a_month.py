@@ -32,7 +32,7 @@ from kanon.serving import lists as disk_lists
 from kanon.serving.lists import Lister
 from tests.faults.gate.test_queries_from_memory import Rows
 from tests.integration.gate.published import KEY, Published, key_of
-from tests.integration.gate.tables import Running, fresh, running
+from tests.integration.gate.tables import Running, fresh
 from tests.integration.gate.test_evaluation import START, closing
 from tests.integration.serving import listing as on_disk
 
@@ -123,12 +123,6 @@ class Count:
         assert self.values > 10 * self.lists
         assert self.changes > 4 * self.lists
         assert self.died >= STEPS // 40
-
-
-@pytest.fixture(scope="module")
-def moto() -> Iterator[Running]:
-    with running("moto", small_pages=False) as running_:
-        yield running_
 
 
 def month_on_aws(p: Published) -> Count:

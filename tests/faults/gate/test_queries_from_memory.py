@@ -6,7 +6,7 @@ are late at every one of their calls, outages, sweeps, expiries, and readers tha
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -29,7 +29,7 @@ from kanon.gate.storage.aws.statuses import Statuses
 from kanon.gate.storage.aws.true_objects import read_true
 from kanon.gate.true_sets import TrueSets
 from kanon.keys import Secret
-from tests.integration.gate.tables import Running, Tables, fresh, running
+from tests.integration.gate.tables import Running, Tables, fresh
 from tests.integration.gate.test_evaluation import PERIOD, SCHEDULE, START, TYPES, Scenario, closing, disturbed
 from tests.unit.examples import CROSSING
 
@@ -44,12 +44,6 @@ DELAY = SCHEDULE.publish_delay
 
 class DiedError(Exception):
     """A worker dies."""
-
-
-@pytest.fixture(scope="module")
-def moto() -> Iterator[Running]:
-    with running("moto", small_pages=False) as running_:
-        yield running_
 
 
 class Rows:

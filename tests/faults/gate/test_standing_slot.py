@@ -4,7 +4,6 @@ A reader sees the answers of the visible step, also while later steps are evalua
 sees them for MaxStale steps.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -18,7 +17,7 @@ from kanon.gate.querying import Querying
 from kanon.gate.storage.aws.statuses import Statuses
 from kanon.gate.types import Type
 from kanon.keys import Secret
-from tests.integration.gate.tables import Running, fresh, running
+from tests.integration.gate.tables import Running, fresh
 from tests.integration.gate.test_evaluation import PERIOD, SCHEDULE, START, Scenario, closing
 from tests.unit.examples import CROSSING, SMALL
 
@@ -31,12 +30,6 @@ OUTAGES = range(MAX_STALE - 2, 2 * MAX_STALE + 4)
 """How many steps the slot stands still; the longest is more than a window and a hold."""
 BETWEEN = MAX_STALE + 1
 """Steps between two outages; so they begin at different places of a status."""
-
-
-@pytest.fixture(scope="module")
-def moto() -> Iterator[Running]:
-    with running("moto", small_pages=False) as running_:
-        yield running_
 
 
 class Standing(Scenario):
