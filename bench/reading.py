@@ -14,7 +14,6 @@ import json
 import os
 import sys
 import time
-from functools import cache
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
@@ -34,6 +33,7 @@ ROWS = ((1_000_000, 1, 0.0, 512), (10_000_000, 1, 0.1, 512), (22_500_000, 1, 0.1
 """Joins, partitions of the slot, seconds a page, most memory (MiB). 22,500,000 is 100,000 a second over 16 slots."""
 STEP, SLOTS, SLOT = 480_000, 16, 5
 JOINS_AN_ITEM, ITEMS_A_PAGE = 500, 60
+ENTRY = 34
 MOST_SECONDS = 60.0
 NUMBERS = 1 << 8 * 16
 
@@ -101,9 +101,16 @@ class Table:
             self.pages += 1
             self.items += max(0, end - low)
         time.sleep(self.delay)
-        items = [_item(self._key(n), place[-1] * self.in_partition + n) for n in range(low, end)]
+        items = [self.item(self._key(n), place[-1] * self.in_partition + n) for n in range(low, end)]
         more = {"LastEvaluatedKey": {"set_token": items[-1]["set_token"]}} if end < high else {}
         return answer(request, 200, {"Items": items, **more})
+
+    def item(self, key: bytes, number: int) -> dict[str, Any]:
+        """The item of this number, with joins of sets of the slot at random."""
+        joins = np.frombuffer(np.random.default_rng(number).bytes(JOINS_AN_ITEM * ENTRY), np.uint8)
+        joins = joins.reshape(-1, ENTRY).copy()
+        joins[:, 0] = SLOT << 4 | joins[:, 0] & 15
+        return item_of(key, joins.tobytes())
 
     def _key(self, item: int) -> bytes:
         return BEFORE_ANY_SET + (item * NUMBERS // self.in_partition).to_bytes(16, "big")
@@ -117,17 +124,10 @@ class Table:
         return item + (item < self.in_partition and self._key(item) < bound)
 
 
-def _item(key: bytes, number: int) -> dict[str, Any]:
-    chance = np.random.default_rng(number)
-    joins = np.frombuffer(chance.bytes(JOINS_AN_ITEM * 34), np.uint8).reshape(-1, 34).copy()
-    joins[:, 0] = SLOT << 4 | joins[:, 0] & 15
-    packed = _head() + joins.tobytes()
-    return {"set_token": {"B": _text(key)}, "joins": {"B": _text(packed)}}
-
-
-@cache
-def _head() -> bytes:
-    return bytes([1, 6]) + b"fledge" + bytes([2]) + JOINS_AN_ITEM.to_bytes(2, "big")
+def item_of(key: bytes, joins: bytes) -> dict[str, Any]:
+    """A packed item of the log with joins of ``ENTRY`` bytes: set key and token."""
+    head = bytes([1, 6]) + b"fledge" + bytes([2]) + (len(joins) // ENTRY).to_bytes(2, "big")
+    return {"set_token": {"B": _text(key)}, "joins": {"B": _text(head + joins)}}
 
 
 def _text(data: bytes) -> str:
