@@ -1,6 +1,6 @@
 """`kanon operate new-generation` on tables and bucket: its first step, the data that it keeps, and interruptions."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,8 +21,9 @@ from kanon.gate.parts import Part
 from kanon.gate.schedule import Schedule
 from kanon.gate.settings import LogGenerationEntry, NoiseKeyEntry
 from kanon.gate.slots import Layouts
-from kanon.gate.storage.aws.control import Place, Progress
+from kanon.gate.storage.aws.control import Place, Progress, SlotRow
 from kanon.gate.storage.aws.parts import Listed, PartObjects
+from kanon.gate.storage.aws.step_log import Row
 from kanon.gate.storage.aws.true_objects import run_of
 from kanon.gate.types import Type
 from kanon.operate import generation
@@ -195,6 +196,41 @@ def test_the_first_step_is_after_every_trace_of_an_evaluation(service: Service, 
     assert all(row.progress is None for _, row in service.control.rows())
     if trace == "crossing":
         assert service.state(NAMES[0]).crossings == (START + 1,)
+
+
+def by_marks(rows: Mapping[Place, SlotRow], _: object) -> int:
+    """Planted: only the marks count, not what a worker has begun or written."""
+    return max(row.evaluated_through or 0 for row in rows.values())
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_a_half_written_step_is_never_evaluated_with_the_noise_of_the_next_generation(
+    service: Service, planted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = START + 1
+    assert not service.tables.log.put_all(Row(half, NAMES[0], token, "small", 10**10) for token in range(20, 29))
+
+    def dies_at_the_commit(model: Any, params: Any, **_: Any) -> None:
+        if model.name == "TransactWriteItems" and b"evaluated_through = :step" in params["body"]:
+            raise KeyboardInterrupt
+
+    events = service.tables.client.meta.events
+    events.register("before-call.dynamodb", dies_at_the_commit)
+    with pytest.raises(KeyboardInterrupt):
+        service.run(half)
+    events.unregister("before-call.dynamodb", dies_at_the_commit)
+    assert service.statuses.crossings([NAMES[0]]) == {NAMES[0]: (half,)}
+    for place, row in service.control.rows():  # the leases have expired
+        service.control.release(place, row.run)
+    if planted:
+        monkeypatch.setattr(generation, "_traces", by_marks)
+        monkeypatch.setattr(generation, "newest_crossing", lambda _: 0)
+    service.replace("StepLog")
+    service.evaluate.log_generations = service.begin()
+    begun = {*service.tables.objects()}
+    service.run(half)
+    assert ({*service.tables.objects()} > begun) == planted
+    assert service.marks == {half}
 
 
 @pytest.mark.parametrize("table", ["Control", "Statuses"])
