@@ -8,7 +8,7 @@ moment, and SQS's redelivery follows the simulated clock.
 import base64
 import json
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -25,10 +25,12 @@ from kanon.client import Client, RefusedError, encoded
 from kanon.client import Join as Sent
 from kanon.gate import deciding, evaluation
 from kanon.gate.joining import Join, Joining
+from kanon.gate.listed_sets import name_beside
 from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.names import set_key
 from kanon.gate.parts import Part
 from kanon.gate.querying import Querying
+from kanon.gate.sealing import sealer
 from kanon.gate.settings import JoinSettings
 from kanon.gate.slots import Layout
 from kanon.gate.storage.aws import step_joins
@@ -37,6 +39,7 @@ from kanon.gate.storage.aws.parts import PartObjects
 from kanon.gate.storage.aws.statuses import Statuses
 from kanon.gate.storage.aws.step_log import StepLog, partition
 from kanon.gate.sweeping import _named
+from kanon.gate.true_sets import PREFIX
 from kanon.gate.types import read_types
 from kanon.keys import fetch_noise_keys, fetch_secret
 from kanon.local import Stack
@@ -111,6 +114,7 @@ class SimulatedStack(SimulatedTime):
     Attributes:
         sets: (type name, set id).
         joins_a_range: so many joins are decided at once: a step has several ranges, and a slot several parts.
+        values: those of sets of listed types; each join of the set carries it sealed.
     """
 
     sets: tuple[tuple[str, bytes], ...] = tuple(
@@ -120,6 +124,7 @@ class SimulatedStack(SimulatedTime):
     slots: int = 1
     joins_a_range: int = 6
     parameters: dict[str, str] = field(default_factory=dict)
+    values: Mapping[tuple[str, bytes], bytes] = field(default_factory=dict)
 
     def __enter__(self) -> Self:
         slots = [{"slots": self.slots, "partitions": 1, "from_step": 0}]
@@ -170,7 +175,8 @@ class SimulatedStack(SimulatedTime):
         self.keys = {place: set_key(pepper, *place) for place in self.sets}
         self.layouts = JoinSettings.from_environment(environment).layouts
         log = StepLog(self.dynamodb, storage.tables["StepLog"], self.layouts)
-        self.joining = Joining(self.configured, pepper, client_key, log, PERIOD, self.outage_allowance)
+        seal = sealer(environment["KANON_LISTER_KEY"]) if self.values else None
+        self.joining = Joining(self.configured, pepper, client_key, log, PERIOD, self.outage_allowance, seal)
         self.statuses = lambda: Statuses(self.dynamodb, storage.tables["Statuses"])
         self.new_querying = lambda: Querying(
             self.configured,
@@ -301,7 +307,8 @@ class SimulatedStack(SimulatedTime):
 
     def join(self, place: tuple[str, bytes], clients: Sequence[int], stamped: float) -> None:
         """Put joins into the log directly, stamped at a time."""
-        self.joining.join_all([Join(*place, "client", b"%d" % c) for c in clients], stamped)
+        value = self.values.get(place)
+        self.joining.join_all([Join(*place, "client", b"%d" % c, value) for c in clients], stamped)
 
     def row(self, place: tuple[str, bytes], client: int) -> tuple[bytes, int | None]:
         """What :meth:`logged` has of a join: its set key and token."""
@@ -401,7 +408,7 @@ class SimulatedStack(SimulatedTime):
         assert self.sweep(Worker())
         stored = set(self._bucket().keys)
         assert named <= stored
-        return stored - named
+        return stored - named - {name_beside(name) for name in named if name.startswith(PREFIX)}
 
     def stored(self, name: str) -> dict[tuple[str, ...], dict[str, Any]]:
         """The items of a table by key, attributes in DynamoDB's JSON."""
