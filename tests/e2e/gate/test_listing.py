@@ -36,6 +36,7 @@ TYPES = {
 }
 VALUES = ["shoes", "how to sue my boss", "=HYPERLINK(1)", "\x1b[2J", "ünï"]
 LISTED = {"Types": json.dumps(TYPES)}
+GUIDE = (Path(__file__).parents[3] / "docs" / "guides" / "listed.md").read_text()
 
 
 @pytest.fixture(params=["moto", "ministack"])
@@ -249,8 +250,7 @@ def test_the_history_answers_since_when_and_how_long(listing: Stack, tmp_path: P
     join(listing, ["later"], 60)
     listing.advance(2 * HOUR)
     files(listing, tmp_path)
-    guide = (Path(__file__).parents[3] / "docs" / "guides" / "listed.md").read_text()
-    query = guide.partition("```sql\nSELECT")[2].partition("```")[0]
+    query = GUIDE.partition("```sql\nSELECT")[2].partition("```")[0]
     source = f"read_parquet('{tmp_path}/lists/terms/*/*/values.parquet', hive_partitioning = true)"
     with duckdb.connect() as database:
         rows = database.sql("SELECT" + query.replace("kanon_lists", source).rstrip().rstrip(";")).fetchall()
@@ -259,6 +259,55 @@ def test_the_history_answers_since_when_and_how_long(listing: Stack, tmp_path: P
     newest = listing.request("GET", "/v1/types/terms/released").json()["step"]
     assert found["later"][0] > found["shoes"][0]
     assert {last for _, last, *_ in found.values()} == {newest}
+
+
+DDL = GUIDE.partition("```sql\nCREATE EXTERNAL TABLE")[2].partition("```")[0]
+ATHENA = {"string": "VARCHAR", "bigint": "BIGINT"}
+"""The types of the guide's table as DuckDB names them."""
+
+
+def columns_of(text: str) -> dict[str, str]:
+    """The columns in the parentheses of a statement of Athena, and their types as DuckDB names them."""
+    pairs = (column.split() for column in text.partition("(")[2].partition(")")[0].split(","))
+    return {name.strip("`"): ATHENA[kind] for name, kind in pairs}
+
+
+def declared(ddl: str) -> tuple[dict[str, str], dict[str, str], str]:
+    """What a table of Athena declares: its columns, those of its partitions, and the folder in its bucket."""
+    table, _, rest = ddl.partition("PARTITIONED BY")
+    partitions, _, rest = rest.partition("STORED AS PARQUET LOCATION 's3://BUCKET/")
+    return columns_of(table), columns_of(partitions), rest.partition("'")[0]
+
+
+def stored(stack: Stack, to: Path) -> list[tuple[dict[str, str], dict[str, str], str]]:
+    """The same of each file of the history: the columns that it has, those of its name, and its folder."""
+    found = []
+    for file in sorted(files(stack, to).rglob("*.parquet")):
+        folder, *parts = file.relative_to(to).as_posix().removesuffix("/values.parquet").rsplit("/", 2)
+        with duckdb.connect() as database:
+            rows = database.sql(f"DESCRIBE SELECT * FROM read_parquet('{file}', hive_partitioning = false)").fetchall()
+        partitions = {name: "BIGINT" if value.isdigit() else "VARCHAR" for name, _, value in map(by_equals, parts)}
+        found.append(({row[0]: row[1] for row in rows}, partitions, f"{folder}/"))
+    return found
+
+
+def by_equals(part: str) -> tuple[str, str, str]:
+    return part.partition("=")
+
+
+def test_the_table_for_athena_is_that_of_the_files(listing: Stack, tmp_path: Path) -> None:
+    """Athena itself runs nowhere here; planted differences of each part of the statement are seen."""
+    found = stored(listing, tmp_path)
+    assert found
+    assert all(each == declared(DDL) for each in found)
+    for right, wrong in (
+        ("since bigint", "since string"),
+        ("value string", "text string"),
+        ("`date` string, step", "step bigint, day"),
+        ("lists/terms/", "list/terms/"),
+    ):
+        assert right in DDL
+        assert all(each != declared(DDL.replace(right, wrong)) for each in found), wrong
 
 
 def test_one_damaged_value_is_reported_and_the_others_are_listed(listing: Stack) -> None:
