@@ -1,6 +1,10 @@
 """Listed types on AWS from a join to a list: over HTTP, with an operator, and by SQL over the history."""
 
+import csv
+import io
 import json
+import re
+import shlex
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -136,6 +140,33 @@ def test_the_command_shows_a_list(listing: Stack) -> None:
         server.close()
     assert "shoes" in text
     assert "'=HYPERLINK(1)" in text
+
+
+def test_the_commands_of_the_guide_make_a_csv_of_a_stack(
+    new_stack: Callable[..., Stack], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worked job on AWS: joins of your server, the list an hour later, a CSV file.
+
+    No emulator deploys the template, checks a signature or keeps time: the parameters are given to the stack, the
+    signature is made and not verified, and its clock is moved.
+    """
+    stack = new_stack(LISTED)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "local")
+    server = stack.serve()
+    words = shlex.split(re.findall(r"`kanon (listed terms --url [^`]*)`", GUIDE)[0])
+    words = [{"URL": server.url, "REGION": "eu-central-1"}.get(word, word) for word in words]
+    crowd = [(f"user {n}", text) for text in ("shoes", "how to sue my boss", "=HYPERLINK(1)") for n in range(60)]
+    try:
+        with Client(Connection(server.url)) as client:
+            client.join_many(Join("terms", text, user) for user, text in [*crowd, ("user 1", "my own name")])
+        stack.advance(3 * HOUR)
+        table = run(*words, "--format", "csv")
+    finally:
+        server.close()
+    rows = csv.DictReader(io.StringIO(table))
+    assert [row["value"] for row in rows] == ["'=HYPERLINK(1)", "how to sue my boss", "shoes"]
+    assert not stack.failures
 
 
 def test_the_command_signs_for_a_region_and_refuses_half_of_what_that_needs(
