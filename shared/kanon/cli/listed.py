@@ -13,7 +13,7 @@ import typer
 
 from kanon.cli.errors import CommandError, one_line
 from kanon.cli.screen import cell, new_table, plain, screen, show_json
-from kanon.cli.stacks import LOCAL, Profile
+from kanon.cli.stacks import LOCAL, Profile, find, stack_errors
 from kanon.client.auth import Auth, Bearer
 from kanon.http import encoding
 
@@ -36,14 +36,16 @@ def listed(
         str | None, typer.Option(envvar="KANON_API_KEY", help="API key or token; better in the environment.")
     ] = None,
     region: Annotated[
-        str | None, typer.Option(help="Region of a stack with ListAuth=IAM: the request is signed.")
+        str | None, typer.Option(help="Region of the stack. With --url the request is signed, as ListAuth=IAM needs.")
     ] = None,
     profile: Profile = None,
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Read the history in this directory of `kanon serve --data`.")
     ] = None,
+    stack: Annotated[str | None, typer.Option(help="Read the history in the bucket of this deployed stack.")] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="DAY", help="With --data: every value listed since this day (2026-07-31).")
+        str | None,
+        typer.Option(metavar="DAY", help="With --data or --stack: every value listed since this day (2026-07-31)."),
     ] = None,
     form: Annotated[Format, typer.Option("--format", help="How to print them.")] = Format.TABLE,
 ) -> None:
@@ -53,18 +55,23 @@ def listed(
 
     Example: kanon listed terms --format csv
     """
-    if data is None and since is not None:
-        raise typer.BadParameter("the history is in the directory of the service: name it with --data")
-    if data is not None and url is not None:
-        raise typer.BadParameter("give --data or --url, not both")
-    if region is None and profile is not None:
+    if data is None and stack is None and since is not None:
+        raise typer.BadParameter("the history is with the service: name it with --data or --stack")
+    if sum(place is not None for place in (data, stack, url)) > 1:
+        raise typer.BadParameter("give --data, --stack or --url, not both")
+    if region is None and profile is not None and stack is None:
         raise typer.BadParameter("credentials sign a request to a stack: give its --region too")
-    if region is not None and (url is None or data is not None):
+    if region is not None and stack is None and (url is None or data is not None):
         raise typer.BadParameter("a signed request goes to a stack: give its --url, without --data")
     if form is Format.PARQUET and sys.stdout.isatty():
         raise typer.BadParameter("Parquet is for a file or a pipe: add > values.parquet", param_hint="--format")
-    auth = _signature(region, profile) if region else key and Bearer(key)
-    rows = _now(type_name, url or LOCAL, auth or None) if data is None else _history(type_name, data, since)
+    if data is not None:
+        rows = _history(type_name, data, since)
+    elif stack is not None:
+        rows = _history_of_stack(type_name, (stack, region, profile), since)
+    else:
+        auth = _signature(region, profile) if region else key and Bearer(key)
+        rows = _now(type_name, url or LOCAL, auth or None)
     _show(rows, ("value", "since") if since is None else ("value", "first", "last"), form)
 
 
@@ -113,6 +120,27 @@ def _history(type_name: str, data: Path, since: str | None) -> list[Row]:
         return list(grouped.rename_columns({"step_min": "first", "step_max": "last"}).to_pylist())
     table = lists.to_table(["value", "since"], filter=compute.field("step") == max(steps))
     return list(table.to_pylist())
+
+
+def _history_of_stack(type_name: str, named: tuple[str, str | None, str | None], since: str | None) -> list[Row]:
+    """The same of the bucket of a stack, which is read list by list."""
+    first = None if since is None else _day(since)
+    with stack_errors(": it needs those of `kanon doctor`, and s3:ListBucket and GetObject on the bucket of lists"):
+        from kanon.gate.lists import day
+        from kanon.gate.storage.aws.lists import ListObjects
+        from kanon.operate.unlisting import check_listed
+
+        running = find(*named, None)
+        check_listed(running, type_name)
+        objects = ListObjects(running.client("s3"), running.list_bucket, running.query.period)
+        steps = objects.steps_of_history(type_name)
+        if first is None:
+            return [each._asdict() for step in steps[-1:] for each in objects.history(type_name, step)]
+        seen: dict[str, Row] = {}
+        for step in (step for step in steps if day(step * objects.period) >= first):
+            for each in objects.history(type_name, step):
+                seen.setdefault(each.value, {"value": each.value, "first": step})["last"] = step
+    return [seen[value] for value in sorted(seen)]
 
 
 def _day(text: str) -> str:

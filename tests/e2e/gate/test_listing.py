@@ -193,6 +193,29 @@ def test_the_command_signs_for_a_region_and_refuses_half_of_what_that_needs(
         assert result.exit_code == 2
 
 
+def test_the_command_reads_the_history_of_a_stack(listing: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = described_stack(listing.describe(), listing.session, listing.engine.endpoint)
+    monkeypatch.setattr("kanon.operate.stacks.deployed_stack", lambda name, _: {"kanon": running}[name])
+    first = listing.request("GET", "/v1/types/terms/released").json()["step"]
+    join(listing, ["later"], 60)
+    listing.advance(2 * HOUR)
+    words = ("listed", "terms", "--stack", "kanon", "--region", "eu-central-1", "--format", "json")
+    since = {row["value"]: (row["first"], row["last"]) for row in json.loads(run(*words, "--since", "1971-01-01"))}
+    newest = listing.request("GET", "/v1/types/terms/released").json()["step"]
+    assert since.keys() == {*VALUES, "later"}
+    assert since["shoes"][0] <= first < since["later"][0]
+    assert {last for _, last in since.values()} == {newest}
+    assert {row["value"] for row in json.loads(run(*words))} == {*VALUES, "later"}
+    assert json.loads(run(*words, "--since", "2999-01-01")) == []
+    for given, told in (
+        (["fledge", "--stack", "kanon"], "listed types: terms"),
+        (["terms", "--stack", "kanon", "--url", "http://127.0.0.1:1"], "not both"),
+    ):
+        result = CliRunner().invoke(app, ["listed", *given])
+        assert result.exit_code != 0
+        assert told in f"{result.output}{result.exception}"
+
+
 def test_an_operator_suppresses_and_unlists(listing: Stack) -> None:
     running = described_stack(listing.describe(), listing.session, listing.engine.endpoint)
     pepper = fetch_secret(running.client("secretsmanager"), "set-pepper", running.query.set_pepper_secret)
