@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kanon.errors import UndecodableMembersError
-from kanon.gate.mechanism.columns import NEVER, Bools, Ints, States, Tokens, ranks
+from kanon.gate.mechanism.columns import NEVER, Bools, Ints, States, Tokens
 from kanon.gate.mechanism.tape import SET_KEY_BYTES
 
 MAGIC, FORMAT, WITH_VALUES = b"kanonprt", 1, 2
@@ -115,15 +115,10 @@ class Part:
         """The part with the new ``states`` and ``ends`` of some rows."""
         sizes = self.sizes.copy()
         sizes[rows] = states.members.sizes
-        starts = np.cumsum(sizes) - sizes
-        tokens, lasts = np.empty(int(sizes.sum()), np.int64), np.empty(int(sizes.sum()), np.int64)
-        kept = np.repeat(~rows, self.sizes)
-        for own, new_tokens, new_lasts in (
-            (~rows, self.tokens[kept], self.lasts[kept]),
-            (rows, states.members.tokens, states.lasts),
-        ):
-            places = np.repeat(starts[own], sizes[own]) + ranks(sizes[own])
-            tokens[places], lasts[places] = new_tokens, new_lasts
+        new, kept = np.repeat(rows, sizes), np.repeat(~rows, self.sizes)
+        tokens, lasts = np.empty(len(new), np.int64), np.empty(len(new), np.int64)
+        tokens[new], tokens[~new] = states.members.tokens, self.tokens[kept]
+        lasts[new], lasts[~new] = states.lasts, self.lasts[kept]
         crossings, wake_ups, all_ends = self.crossings.copy(), self.wake_ups.copy(), self.ends.copy()
         crossings[rows], wake_ups[rows], all_ends[rows] = states.crossings, states.wake_ups, ends
         return Part(self.keys, self.types, sizes, tokens, lasts, crossings, wake_ups, all_ends, self.sealed)
