@@ -43,10 +43,10 @@ def part(sets: int, members: int) -> Part:
     chance, count = np.random.default_rng(1), sets * members
     keys = np.sort(np.frombuffer(chance.bytes(SET_KEY_BYTES * sets), f"S{SET_KEY_BYTES}"))
     ages = np.sort(chance.integers(1, fledge().parameters.window, (sets, members)), axis=1).ravel()
-    never, tokens = np.full(sets, NEVER), chance.integers(0, 1 << 16, count)
+    never, tokens = np.full(sets, NEVER), chance.integers(0, 1 << 16, count, np.uint32)
     ends = np.full(sets, STEP + fledge().parameters.window)
-    crossings = np.full((sets, 2), NEVER)
-    return Part(keys, np.ones(sets, np.uint8), np.full(sets, members), tokens, STEP - ages, crossings, never, ends)
+    crossings, lasts = np.full((sets, 2), NEVER), (STEP - ages).astype(np.int32)
+    return Part(keys, np.ones(sets, np.uint8), np.full(sets, members), tokens, lasts, crossings, never, ends)
 
 
 def spent(content: bytes, share: float) -> float:

@@ -143,12 +143,12 @@ def part(case: Case, low: float, width: float, sets: int) -> Part:
     keys = np.sort(raw.view(f"S{SET_KEY_BYTES}").ravel())
     sizes = chance.integers(case.least, case.most + 1, sets)
     owners = np.repeat(np.arange(sets), sizes)
-    lasts = STEP - 1 - chance.integers(0, window - 1, len(owners))
+    lasts = (STEP - 1 - chance.integers(0, window - 1, len(owners))).astype(np.int32)
     lasts = lasts[np.lexsort((-lasts, owners))]
     crossings = np.full((sets, 2), NEVER)
     crossings[sizes >= fledge().parameters.k, 1] = STEP - 1
     ends = np.full(sets, STEP + window)
-    tokens = (np.arange(len(owners)) * 331) & 0x7FFF
+    tokens = ((np.arange(len(owners)) * 331) & 0x7FFF).astype(np.uint32)
     return Part(keys, np.ones(sets, np.uint8), sizes, tokens, lasts, crossings, np.full(sets, NEVER), ends)
 
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kanon.gate.mechanism.columns import Ints
 from kanon.gate.names import ClientKind, client_token, set_key
 from kanon.gate.parts import Part
 from kanon.gate.types import Type
@@ -87,7 +87,7 @@ class Replacements:
         self.new[token] = new
 
 
-def members(part: Part, key: bytes) -> Ints:
+def members(part: Part, key: bytes) -> NDArray[np.uint32]:
     """The tokens of a set of a part, as a view."""
     rows = np.flatnonzero(part.keys == np.bytes_(key))  # as arrays: a scalar lacks the zero bytes at its end
     if not len(rows):

@@ -54,8 +54,8 @@ class Part:
     keys: NDArray[np.bytes_]
     types: NDArray[np.uint8]
     sizes: Ints
-    tokens: Ints
-    lasts: Ints
+    tokens: "NDArray[np.uint32]"
+    lasts: "NDArray[np.int32]"
     crossings: Ints
     wake_ups: Ints
     ends: Ints
@@ -67,9 +67,9 @@ class Part:
     @classmethod
     def empty(cls) -> Self:
         """A part without sets."""
-        none = np.zeros(0, np.int64)
+        none, tokens, lasts = np.zeros(0, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.int32)
         keys, types = np.zeros(0, f"S{SET_KEY_BYTES}"), np.zeros(0, np.uint8)
-        return cls(keys, types, none, none, none, none.reshape(0, 2), none, none)
+        return cls(keys, types, none, tokens, lasts, none.reshape(0, 2), none, none)
 
     def due(self, step: int) -> Bools:
         """The sets that cross at ``step`` or before if nobody joins, (n,)."""
@@ -104,8 +104,8 @@ class Part:
         """The states for a decision. The step at which a set was evaluated last is not stored, and not needed."""
         return States(
             keys_of(self.keys),
-            Tokens(self.sizes, self.tokens),
-            self.lasts,
+            Tokens(self.sizes, self.tokens.astype(np.int64)),
+            self.lasts.astype(np.int64),
             self.crossings,
             np.full(len(self), NEVER),
             self.wake_ups,
@@ -116,7 +116,7 @@ class Part:
         sizes = self.sizes.copy()
         sizes[rows] = states.members.sizes
         new, kept = np.repeat(rows, sizes), np.repeat(~rows, self.sizes)
-        tokens, lasts = np.empty(len(new), np.int64), np.empty(len(new), np.int64)
+        tokens, lasts = np.empty(len(new), np.uint32), np.empty(len(new), np.int32)
         tokens[new], tokens[~new] = states.members.tokens, self.tokens[kept]
         lasts[new], lasts[~new] = states.lasts, self.lasts[kept]
         crossings, wake_ups, all_ends = self.crossings.copy(), self.wake_ups.copy(), self.ends.copy()
@@ -235,8 +235,8 @@ def decode(content: bytes) -> Part:
         keys,
         types,
         sizes.astype(np.int64),
-        tokens.astype(np.int64),
-        header["step"] - ages.astype(np.int64),
+        tokens.astype(np.uint32, copy=False),
+        header["step"] - ages.astype(np.int32),
         _read(crossings).reshape(-1, 2),
         _read(wake_ups),
         _read(ends),

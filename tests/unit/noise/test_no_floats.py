@@ -25,7 +25,6 @@ RELEASE = tuple(
 """What a release draws, claims and charges; ``release/widths`` only proposes."""
 INTEGER_NUMPY = {
     "arange",
-    "argsort",
     "array",
     "bincount",
     "bool_",

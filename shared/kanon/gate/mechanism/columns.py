@@ -137,11 +137,14 @@ def most_recent_of_all(before: States, joined: Tokens, step: int, sinces: Ints, 
     new = np.unique(joined.owners << _TOKEN_BITS | joined.tokens)
     old_owners = before.members.owners
     stays = (before.lasts >= sinces[old_owners]) & ~np.isin(old_owners << _TOKEN_BITS | before.members.tokens, new)
-    owners = np.concatenate((new >> _TOKEN_BITS, old_owners[stays]))
-    tokens = np.concatenate((new & (2**_TOKEN_BITS - 1), before.members.tokens[stays]))
-    lasts = np.concatenate((np.full(len(new), step), before.lasts[stays]))
-    # A stable sort: within a set, members that joined now stay before the earlier ones.
-    order = np.argsort(owners, kind="stable")
-    sizes = np.bincount(owners, minlength=sets)
-    order = order[ranks(sizes) < keep]
-    return Tokens(np.minimum(sizes, keep), tokens[order]), lasts[order]
+    new_owners, old_owners = new >> _TOKEN_BITS, old_owners[stays]
+    added, stayed = np.bincount(new_owners, minlength=sets), np.bincount(old_owners, minlength=sets)
+    # Within a set, members that joined now come before the earlier ones.
+    new_places = np.arange(len(new)) + (np.cumsum(stayed) - stayed)[new_owners]
+    old_places = np.arange(len(old_owners)) + np.cumsum(added)[old_owners]
+    tokens, lasts = np.zeros(len(new) + len(old_owners), np.int64), np.full(len(new) + len(old_owners), step)
+    tokens[new_places], tokens[old_places] = new & (2**_TOKEN_BITS - 1), before.members.tokens[stays]
+    lasts[old_places] = before.lasts[stays]
+    sizes = added + stayed
+    kept = ranks(sizes) < keep
+    return Tokens(np.minimum(sizes, keep), tokens[kept]), lasts[kept]
