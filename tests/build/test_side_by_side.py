@@ -28,9 +28,9 @@ READS = '''
 _decode = decode
 
 
-def decode(content):
+def decode(content, **how):
     """Form 2 is form 1 under another number."""
-    return _decode(content[:11] + b"\\x01" + content[12:] if content[11] == 2 else content)
+    return _decode(content[:11] + b"\\x01" + content[12:] if content[11] == 2 else content, **how)
 '''
 WRITES = """
 _encode = encode

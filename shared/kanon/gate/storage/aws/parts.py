@@ -73,7 +73,7 @@ class PartObjects:
         Raises:
             UndecodableMembersError: it is missing or damaged.
         """
-        return decode(self._read(piece.name, piece.digest))
+        return decode(self._read(piece.name, piece.digest), checked=True)
 
     def put_list(self, listed: Listed, run: int) -> str:
         """Store a list of parts. Returns its name."""

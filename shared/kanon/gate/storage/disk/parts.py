@@ -50,7 +50,7 @@ class PartFiles:
             raise UndecodableMembersError(f"the part {piece.name} cannot be read: {error.strerror}") from error
         if sha256(content).hexdigest() != piece.digest:
             raise UndecodableMembersError(f"the part {piece.name} is not the one that was written")
-        return decode(content)
+        return decode(content, checked=True)
 
     def sweep(self, named: Collection[str], run: int) -> None:
         """Delete the parts of runs up to ``run`` that no manifest names."""
