@@ -9,9 +9,13 @@ from datetime import UTC, datetime
 
 import pytest
 
+from kanon.clock import DAY
 from kanon.local.stack import Stack
+from tests.integration.credentials.people import TYPE
+from tests.integration.credentials.test_on_aws import ON, account, client_of, device
+from tests.integration.gateway.test_on_aws import relay
 from tests.monitor.monitor import Monitor
-from tests.monitor.permissions import Call
+from tests.monitor.permissions import Call, Permission
 
 START = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
 TYPES = {"fledge": {"k": 50, "window": 24, "profile": "published"}}
@@ -27,6 +31,7 @@ BY_AWS_FOR_ALL = {
 }
 BURIED = {("sqs:SendMessage", "LostEvents"): "Lambda buries failed asynchronous invocations"}
 BY_AWS = {
+    "issuer": BURIED,
     "sweep": {("kms:Decrypt", "StatesKey"): "S3 decrypts on the caller's behalf", **BURIED},
     "evaluate": {
         ("kms:Decrypt", "StatesKey"): "S3 decrypts on the caller's behalf",
@@ -61,6 +66,24 @@ def stack():
         yield stack
 
 
+@pytest.fixture(scope="module")
+def anonymous(tmp_path_factory):
+    """A stack in which an account has enrolled, and joined and asked through a relay, and was deleted and forgotten."""
+    with Stack(ON, start=START, seed=5) as stack:
+        server, one = stack.serve(), device(stack, tmp_path_factory.mktemp("credential") / "file")
+        with relay(stack, server.url) as through:
+            one.enrol(server.url, auth=account("me"), relay=through, direct=True)
+            with client_of(stack, server.url, one, through) as client:
+                client.join(TYPE, "a value")
+                client.is_shared(TYPE, ["a value"])
+            one.delete(server.url, auth=account("me"), relay=through, direct=True)
+        server.close()
+        stack.clock.set(stack.clock.now() + 60 * DAY)
+        stack.invoke("issuer", {"schedule": True})  # forgets the account
+        assert not stack.failures
+        yield stack
+
+
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_every_permission_of_a_role_is_used_by_a_function_or_by_aws(stack, function):
     monitor = Monitor.of(stack)
@@ -69,13 +92,20 @@ def test_every_permission_of_a_role_is_used_by_a_function_or_by_aws(stack, funct
         for action, name in [*BY_AWS_FOR_ALL, *BY_AWS.get(function, ())]
     }
     assert by_aws <= {(permission.action, permission.resource) for permission in monitor.allowed[function]}
-    idle = [
-        permission
-        for permission in monitor.allowed[function]
-        if (permission.action, permission.resource) not in by_aws
-        and not any(permission.covers(call) for call in monitor.calls if call.function == function)
-    ]
-    assert idle == []
+    assert {(permission.action, permission.resource) for permission in idle(monitor, function)} <= by_aws
+
+
+@pytest.mark.parametrize("function", ["gateway", "issuer"])
+def test_every_permission_of_the_roles_of_anonymous_joins_is_used(anonymous, function):
+    unused = idle(Monitor.of(anonymous), function)
+    by_aws = [action for action, _ in (*BY_AWS_FOR_ALL, *BY_AWS.get(function, ()))]
+    assert sorted(permission.action for permission in unused) == sorted(by_aws)  # each on one resource
+
+
+def idle(monitor: Monitor, function: str) -> list[Permission]:
+    """The permissions of a role that no call of its function needed."""
+    calls = [call for call in monitor.calls if call.function == function]
+    return [each for each in monitor.allowed[function] if not any(each.covers(call) for call in calls)]
 
 
 def test_a_permission_for_one_item_does_not_cover_another_item(stack):
