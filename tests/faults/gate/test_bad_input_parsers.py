@@ -8,6 +8,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -16,12 +17,17 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from kanon.clock import week_of
+from kanon.credentials.arc import PRESENTATION_BYTES, REQUEST_BYTES
 from kanon.errors import ConfigurationError, UndecodableMembersError
 from kanon.gate.mechanism.columns import NEVER
 from kanon.gate.parts import Part, decode, encode
 from kanon.gate.settings import EvaluateSettings
 from kanon.gate.types import Type, read_types
+from kanon.gateway.binary_http import BinaryHttpError, BinaryRequest, read_request, write_request
 from kanon.local import Stack, gateway
+from tests.integration.credentials.people import TYPE, text
+from tests.integration.credentials.test_on_aws import ON, signed
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100"))
 START = 1_700_000_000.0
@@ -383,3 +389,62 @@ def test_a_list_of_log_generations_is_read_or_refused(document: str) -> None:
         return
     assert [entry.from_step for entry in generations] == sorted({entry.from_step for entry in generations})
     assert all(entry.log and entry.from_step >= 1 for entry in generations)
+
+
+# Joins without a name
+
+
+CREDENTIALS, PEOPLE = "/v1/credentials", f"/v1/types/{TYPE}/sets/asdf:join"
+WEEK, STEP = week_of(START), int(START // 3600)
+POINTS = st.sampled_from([bytes(33), *(b"\x02" + bytes([byte]) * 32 for byte in (0, 1, 255)), b"\x04" + bytes(32)])
+"""Of no point, or of one that nobody chose."""
+
+
+@pytest.fixture(scope="module")
+def issuing() -> Iterator[Service]:
+    logs = io.StringIO()
+    with Stack(ON, start=START, logs=logs) as stack:
+        # Fingerprints are written once, at the first request.
+        stack.request("POST", CREDENTIALS, {"epoch": WEEK, "request": text(bytes(REQUEST_BYTES))}, signed("me"))
+        proof = text(bytes(PRESENTATION_BYTES))
+        stack.request("POST", PEOPLE, {"presentation": {"epoch": WEEK, "step": STEP, "proof": proof}})
+        yield Service(stack, logs)
+        for line in logs.getvalue().splitlines():
+            assert "_aws" in json.loads(line), f"a request made the function log: {line}"
+
+
+PRESENTATIONS = st.tuples(st.lists(POINTS, min_size=4, max_size=4), st.binary(min_size=PRESENTATION_BYTES - 132)).map(
+    lambda parts: b"".join(parts[0]) + parts[1][: PRESENTATION_BYTES - 132]
+)
+
+
+@fuzz
+@given(proof=PRESENTATIONS | st.binary(max_size=400), epoch=st.just(WEEK) | SCALARS, step=st.just(STEP) | SCALARS)
+def test_any_presentation_in_a_join_is_refused(issuing: Service, proof: bytes, epoch: Any, step: Any) -> None:
+    body = {"presentation": {"epoch": epoch, "step": step, "proof": text(proof)}}
+    answer = issuing.send("POST", PEOPLE, json.dumps(body).encode(), {"content-type": "application/json"})
+    assert answer.status == 400
+
+
+@fuzz
+@given(
+    body=spoilt([{"epoch": WEEK, "request": text(bytes(REQUEST_BYTES)), "recovery": "AAAA"}])
+    | st.binary(min_size=REQUEST_BYTES, max_size=REQUEST_BYTES).map(lambda b: {"epoch": WEEK, "request": text(b)})
+)
+def test_any_request_for_a_credential_without_a_proof_is_refused(issuing: Service, body: Any) -> None:
+    headers = {"content-type": "application/json", **signed("me")}
+    assert issuing.send("POST", CREDENTIALS, json.dumps(body).encode(), headers).status == 400
+
+
+FIELDS = (("content-type", "application/json"),)
+REQUESTS = [
+    write_request(BinaryRequest("POST", "https", "kanon.test", "/v1:query", FIELDS, b"{}")),
+    write_request(BinaryRequest("GET", "https", "kanon.test", "/v1/types")),
+]
+
+
+@fuzz
+@given(message=mutated(REQUESTS) | st.binary(max_size=200))
+def test_a_binary_request_is_read_or_refused_with_its_own_error(message: bytes) -> None:
+    with suppress(BinaryHttpError):
+        assert isinstance(read_request(message), BinaryRequest)
