@@ -43,6 +43,7 @@ def test_every_list_of_two_days_is_what_queries_answer_at_its_step(published: Pu
     run = compared(published, range(START, START + DAYS))
     assert run.found == []
     assert run.true > 2 * DAYS
+    assert run.alone > 0
     assert run.equal_to_queries > DAYS
     assert DAYS // 8 < run.late < DAYS
     assert run.waiting < DAYS // 8

@@ -41,6 +41,7 @@ class Published(Scenario):
     """A scenario whose joins carry sealed values, with a lister and with queries."""
 
     value_of: dict[bytes, str] = field(default_factory=dict)
+    joined: set[tuple[int, str, str]] = field(default_factory=set)
     review: int = 0
     bucket: str = ""
 
@@ -77,6 +78,7 @@ class Published(Scenario):
                 tokens = [rng.randrange(12) for _ in range(rng.choice((0, 0, 1, 3)))]
                 if tokens and (step // 7 + n) % 3:
                     self.join_values(name, value, tokens, step)
+                    self.joined.add((step, name, value))
 
     def visible(self, step: int) -> float:
         """A moment at which a step is visible, if it was evaluated in time, and the next one is not."""
@@ -132,11 +134,12 @@ class Published(Scenario):
 
 @dataclass
 class Compared:
-    """Where lists differ from what they must be, and how many values they had."""
+    """Where lists differ from what they must be, and how many values they had; ``alone`` turned true without a join."""
 
     published: Published
     found: list[str] = field(default_factory=list)
     true: int = 0
+    alone: int = 0
     late: int = 0
     waiting: int = 0
     equal_to_queries: int = 0
@@ -174,6 +177,8 @@ class Compared:
             else:
                 self.late += 1
             self.true += len(values)
+            new = [row.value for _, row in newest[1] if row.since == step]
+            self.alone += sum((step, name, value) not in p.joined for value in new)
 
 
 def compared(p: Published, steps: range, slots: Sequence[int] = (0, 1), change: int | None = None) -> Compared:
