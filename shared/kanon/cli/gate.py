@@ -128,7 +128,7 @@ def _opened(data: Path, given: "Given", before: "Written | None", now: float) ->
         typer.echo(
             f"{data} is an older copy: it does not know the last answers of --out. The same noise on other rows would"
             f" reveal them, so a log generation with new noise begins at step {first}. It costs each row of the last"
-            f" window more privacy.",
+            f" window more privacy. The copy does not know what was suppressed or unlisted later: do that again.",
             err=True,
         )
         with open_directory(data, given, now) as directory:

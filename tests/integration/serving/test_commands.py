@@ -130,6 +130,7 @@ def test_an_output_that_is_ahead_of_the_directory_begins_a_generation(at: Callab
     status, told = run("gate", "log.csv", "--data", "d", TABLE, "s.csv")
     assert status == 0, told
     assert "d is an older copy: it does not know the last answers of --out." in told
+    assert "does not know what was suppressed or unlisted later: do that again." in told
     assert "a log generation with new noise begins at step 500001" in told
     assert "Nothing was evaluated: s.csv has the answers of this step already." in told
     at(2.1)
