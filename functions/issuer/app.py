@@ -46,7 +46,7 @@ class Account(NamedTuple):
 
 
 def account_of(event: Mapping[str, Any]) -> Account | None:
-    """The account that API Gateway has checked. A role or user is one, whatever its sessions are called.
+    """The account that API Gateway has checked. A role or user is one; the names of its sessions do not count.
 
     A guest of Cognito is none: anybody gets any number of such identities. Nor is a token without ``sub``.
     """

@@ -134,6 +134,10 @@ def _history_of_stack(type_name: str, named: tuple[str, str | None, str | None],
         check_listed(running, type_name)
         objects = ListObjects(running.client("s3"), running.list_bucket, running.query.period)
         steps = objects.steps_of_history(type_name)
+        if not steps:
+            raise CommandError(
+                f"{named[0]} has no list of type {type_name!r}: lists begin after the first tick, and stay ListDays"
+            )
         if first is None:
             return [each._asdict() for step in steps[-1:] for each in objects.history(type_name, step)]
         seen: dict[str, Row] = {}

@@ -35,7 +35,7 @@ Member = tuple[bytes, int]
 
 
 def import_log(directory: Directory, batches: "Iterable[JoinBatch]", now: float) -> Counted:
-    """Make the first states of a deployment; a run that stopped begins anew.
+    """Make the first states of a deployment; a run that stopped begins again.
 
     Args:
         directory: the deployment, opened to import.

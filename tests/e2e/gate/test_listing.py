@@ -214,6 +214,12 @@ def test_the_command_reads_the_history_of_a_stack(listing: Stack, monkeypatch: p
         result = CliRunner().invoke(app, ["listed", *given])
         assert result.exit_code != 0
         assert told in f"{result.output}{result.exception}"
+    objects = ListObjects(listing.session.client("s3"), running.list_bucket, HOUR)
+    for step in objects.steps_of_history("terms"):
+        objects.client.delete_object(Bucket=objects.bucket, Key=objects._place("terms", step))
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code != 0
+    assert "has no list of type 'terms'" in f"{result.output}{result.exception}"
 
 
 def test_an_operator_suppresses_and_unlists(listing: Stack) -> None:

@@ -284,7 +284,7 @@ NAMED: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
 
 @pytest.mark.parametrize(("one", "other", "same"), NAMED)
 def test_what_an_account_is(stack: Stack, one: dict[str, Any], other: dict[str, Any], same: bool) -> None:
-    """A role is one account, whatever its sessions are called: whoever may take it chooses the name."""
+    """A role is one account: those who may take it choose the names of its sessions."""
     assert [enrol_as(stack, caller) for caller in (one, other)] == [200, 409 if same else 200]
     assert len(table(stack, "Accounts")) == (1 if same else 2)
 

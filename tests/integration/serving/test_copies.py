@@ -178,7 +178,7 @@ def test_the_second_new_key_of_a_step_replaces_the_first_which_was_never_used(tm
 
 
 def test_answers_follow_the_new_key(tmp_path: Path) -> None:
-    """With restart after the crossing every search begins anew with a generation, so all noise is of the new key."""
+    """With restart after the crossing every search begins again with a generation, so all noise is of the new key."""
     gated(tmp_path / "d", range(FIRST, FIRST + 5))
     with opened(tmp_path / "d", (FIRST + 5) * PERIOD) as directory:
         oracle = Oracle(directory)

@@ -113,7 +113,7 @@ class Span:
 
     Attributes:
         steps: their number.
-        counts_since: the count at each step, (steps,), of the joins from a given step on. A search that begins anew
+        counts_since: the count at each step, (steps,), of the joins from a given step on. A search that begins again
             counts no others; on a grid every join counts, so only ``counts_since(0)`` is asked.
         begun: the steps between the beginning of the epoch or instance that contains step 0, and step 0.
     """

@@ -173,7 +173,7 @@ class Model:
             if worker.run != world.run:
                 return "finds its run over", _with(world, number, Worker())
             again = Worker(worker.run, "read", Record(states=worker.states), states=worker.states)
-            return "finds an object lost, and the next one begins anew", _with(
+            return "finds an object lost, and the next one begins again", _with(
                 world._replace(record=None), number, again
             )
         if worker.run != world.run:

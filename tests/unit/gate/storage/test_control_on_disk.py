@@ -30,7 +30,7 @@ def commit(control: ControlFile, run: int, step: int = STEP + 1) -> None:
 
 
 def restate(control: ControlFile, run: int) -> None:
-    """State the mark ``STEP`` anew, with a join that changes."""
+    """State the mark ``STEP`` again, with a join that changes."""
     control.restate(run, Manifest(STEP, pieces("other")), {b"old": b"new"})
 
 
