@@ -147,8 +147,8 @@ example: $(WEB)/node_modules/.installed  ## open a page whose search terms a ser
 
 # --- check ------------------------------------------------------------------------------------
 
-# What `make test` leaves to `make test-whole`: whole services, crashes, and distributions, each of seconds.
-WHOLE := tests/e2e tests/faults tests/statistical
+# What `make test` leaves to `make test-whole`: whole services, crashes, enumerations and distributions, each of seconds.
+WHOLE := tests/e2e tests/faults tests/proofs tests/statistical
 PARTS := $(filter-out $(WHOLE) tests/build tests/clients tests/deployed,$(patsubst %/,%,$(dir $(wildcard tests/*/__init__.py))))
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
@@ -157,12 +157,12 @@ test: install  ## run the tests of every part (ARGS="tests/unit -k laws")
 	@$(PYTEST) $(if $(findstring tests/,$(ARGS)),,$(PARTS)) $(ARGS)
 
 .PHONY: test-whole
-test-whole: install  ## run the tests of the whole: services end to end, crashes, statistics (minutes)
+test-whole: install  ## run the tests of the whole: services end to end, crashes, proofs, statistics (ten minutes)
 	@$(PYTEST) $(WHOLE) $(ARGS)
 
 .PHONY: unit
-unit: install  ## run only the unit tests (seconds)
-	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal tests/unit $(ARGS)
+unit: install  ## run only the quick unit tests (half a minute)
+	@$(PYTEST) -m "not slow and not prove" tests/unit $(ARGS)
 
 .PHONY: replay
 replay: install  ## replay sixty days of a real log, compare every answer and row with the recorded ones (minutes)
@@ -226,7 +226,7 @@ audit: install  ## compare mechanism and service with the exact distribution, an
 		$(BIN)/kanon audit --trials 2000 --service-trials 0 --json \
 			--type "{\"k\": 50, \"window\": $${type#*,}, \"profile\": \"$${type%,*}\"}" || exit 1; \
 	done
-	@$(BIN)/python -m pytest -m audit tests/statistical tests/integration/local/test_replay.py tests/integration/cost -s $(ARGS)
+	@$(BIN)/python -m pytest -m audit tests/statistical tests/e2e/local/test_replay.py tests/integration/cost -s $(ARGS)
 
 define need_node
 @node -e 'process.exit(Number(parseInt(process.versions.node) < 20))' 2>/dev/null && command -v npm >/dev/null || \

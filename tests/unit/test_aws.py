@@ -74,6 +74,7 @@ def _read(client: Any, operation: str, status: int, body: bytes) -> tuple[Any, A
     return parser.parse(ours, shape) | parsed, parser.parse(plain, shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", ANSWERS)
 def test_a_response_parses_to_the_same_value_as_with_botocore(client: Any, operation: str) -> None:
     @settings(max_examples=40)  # an answer holds dozens of values

@@ -2,6 +2,8 @@
 
 import ast
 
+import pytest
+
 from tests.paths import ROOT
 
 PACKAGE = ROOT / "shared" / "kanon"
@@ -15,6 +17,7 @@ def apart(text: str) -> set[str]:
     return {name for name, bases in own.items() if bases & PLAIN and not any("Error" in one for one in bases - PLAIN)}
 
 
+@pytest.mark.slow
 def test_every_error_has_the_same_base() -> None:
     texts = {path: path.read_text() for path in PACKAGE.rglob("*.py")}
     assert {name for text in texts.values() for name in apart(text)} == {"Error"}

@@ -174,6 +174,7 @@ def _modules_of(function: str, **environment: str) -> frozenset[str]:
     return frozenset(ran.stdout.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["join", "query"])
 def test_join_and_query_start_without_numpy_and_without_the_mechanism_of_evaluation(function: str) -> None:
     modules = _modules_of(function)
@@ -182,6 +183,7 @@ def test_join_and_query_start_without_numpy_and_without_the_mechanism_of_evaluat
     assert not {"numpy", "kanon.gate.evaluation", "kanon.gate.mechanism.vectorised"} & modules
 
 
+@pytest.mark.slow
 def test_join_loads_cryptography_before_its_first_request_if_a_type_is_listed_and_never_otherwise() -> None:
     sealing = {"cryptography", "kanon.gate.sealing", "kanon.hpke"}
     assert not sealing & _modules_of("join")
@@ -189,6 +191,7 @@ def test_join_loads_cryptography_before_its_first_request_if_a_type_is_listed_an
     assert sealing <= _modules_of("join", KANON_LISTER_KEY="k" * 43, KANON_TYPES=LISTED)
 
 
+@pytest.mark.slow
 def test_join_loads_credentials_before_its_first_request_if_a_type_needs_them_and_never_otherwise() -> None:
     credentials = {"Crypto", "kanon.gate.admitting", "kanon.credentials.arc"}
     assert not credentials & _modules_of("join")
@@ -196,16 +199,19 @@ def test_join_loads_credentials_before_its_first_request_if_a_type_needs_them_an
     assert credentials <= _modules_of("join", KANON_ISSUER_KEY_SECRET="arn:issuer", KANON_TYPES=WITH_CREDENTIALS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["query", "evaluate", "sweep"])
 def test_no_other_function_of_the_gate_loads_credentials(function: str) -> None:
     assert not {"Crypto", "kanon.gate.admitting"} & _modules_of(function, KANON_TYPES=WITH_CREDENTIALS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["query", "evaluate", "sweep"])
 def test_no_other_function_of_the_gate_loads_cryptography(function: str) -> None:
     assert not {"cryptography", "kanon.gate.sealing"} & _modules_of(function, KANON_TYPES=LISTED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["join", "query", "evaluate", "sweep"])
 def test_no_function_imports_command_line_tools(function: str) -> None:
     modules = _modules_of(function)
@@ -214,6 +220,7 @@ def test_no_function_imports_command_line_tools(function: str) -> None:
     assert not {"typer", "rich", "matplotlib", "moto", "yaml", "infra"} & {name.split(".")[0] for name in modules}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["join", "query", "evaluate", "sweep"])
 def test_no_function_imports_the_transfer_manager_of_s3(function: str) -> None:
     modules = _modules_of(function)
@@ -229,6 +236,7 @@ def test_join_never_reads_statuses_and_query_never_reads_the_log_or_states() -> 
     assert not not_of_query & _modules_of("query")
 
 
+@pytest.mark.slow
 def test_the_command_line_starts_without_the_libraries_of_extras() -> None:
     extras = ("boto3", "botocore", "numpy", "cryptography", "fastavro", "duckdb", "pyarrow", "matplotlib", "moto")
     text = f"import sys; sys.modules.update(dict.fromkeys({extras})); import kanon.cli.main"

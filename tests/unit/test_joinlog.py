@@ -335,6 +335,7 @@ def test_without_pyarrow_parquet_names_the_extra(tmp_path: Path, monkeypatch: py
         next(read_joins(path))
 
 
+@pytest.mark.slow
 def test_parquet_from_a_pipe_asks_for_a_file() -> None:
     program = "from kanon.joinlog import read_joins; next(read_joins('-'))"
     ran = subprocess.run(

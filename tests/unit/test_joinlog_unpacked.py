@@ -15,6 +15,7 @@ def safe_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpacked, "SAFE_BYTES", 1 << 16)
 
 
+@pytest.mark.slow
 def test_a_small_file_that_unpacks_to_far_more_than_a_log_is_refused_early(tmp_path: Path) -> None:
     path = tmp_path / "bomb.csv.gz"
     path.write_bytes(gzip.compress(b"time,set,client\n" + b"1767225600,a,b\n" * 1_000_000))

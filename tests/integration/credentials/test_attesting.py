@@ -101,7 +101,7 @@ def serving() -> Iterator[Served]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     made.url = f"http://127.0.0.1:{server.server_port}/verify?app=1"
     try:

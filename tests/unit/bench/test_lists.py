@@ -25,6 +25,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lists, "MOST_MEMORY", 1 << 40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "measure"), BOTH)
 def test_every_value_of_two_lists_is_compared(make: Part, measure: Part, tmp_path: Path, capfd: Any) -> None:
     make(tmp_path, SETS)
@@ -37,6 +38,7 @@ def _suppressed(control: ControlFile, number: int) -> Any:
     return ((bytes(key), (newest,), bytes(value)) for key, newest, value in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "measure"), BOTH)
 def test_a_planted_suppressed_value_is_seen(
     make: Part, measure: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -54,6 +56,7 @@ def test_a_planted_suppressed_value_is_seen(
         measure(tmp_path, SETS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "measure"), BOTH)
 def test_too_much_memory_is_an_error(
     make: Part, measure: Part, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

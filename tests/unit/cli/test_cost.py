@@ -29,6 +29,7 @@ def test_the_table_has_the_same_total_at_full_width() -> None:
     assert "one item a client and hour, counted by queries (no privacy)" in text
 
 
+@pytest.mark.slow
 def test_the_number_of_slots_follows_from_the_workload() -> None:
     assert json.loads(run("--joins", "3000", "--json").stdout)["slots"] == 16
     assert json.loads(run("--joins", "500000", "--batch", "500", "--popularity", "0", "--json").stdout)["slots"] > 16
@@ -49,6 +50,7 @@ def test_the_table_of_other_systems_has_the_loads_and_what_each_system_assumes()
     assert [line.partition("**: ")[0] for line in lines[9:]] == [f"- **{name}" for name in rows[0]["elsewhere"]]
 
 
+@pytest.mark.slow
 def test_the_values_of_a_listed_type_are_in_the_bill_and_of_another_type_are_refused() -> None:
     type_ = {"k": 50, "window": 720, "profile": "published"}
     plain, listed = json.dumps(type_), json.dumps({**type_, "listed": True})

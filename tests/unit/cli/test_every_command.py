@@ -210,6 +210,7 @@ def test_a_bad_option_gets_status_2_and_one_line_that_says_what_to_change(
     assert "Value error" not in output
 
 
+@pytest.mark.slow
 def test_a_file_that_fails_when_it_is_written_ends_a_command_with_one_line(tmp_path: Path) -> None:
     (full := tmp_path / "full.png").symlink_to("/dev/full")
     status, output = run("plan", "--profile", "published", "--plot", str(full))
@@ -224,6 +225,7 @@ def test_a_group_without_a_command_shows_its_help(group: str) -> None:
     assert "--help" in output
 
 
+@pytest.mark.slow
 def test_a_port_that_is_in_use_is_named() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

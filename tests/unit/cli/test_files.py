@@ -238,6 +238,7 @@ def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
             outputs().check(path, "--out")
 
 
+@pytest.mark.slow
 def test_a_written_picture_can_still_be_read(folder: Path) -> None:
     from matplotlib import image
 

@@ -75,6 +75,7 @@ def test_an_invalid_type_is_refused(
         own_types(given, file if given is None or content is not None else None, 3600)
 
 
+@pytest.mark.slow
 def test_the_audit_takes_types_from_a_file(tmp_path: Path) -> None:
     laws = {role: {"shape": "two-sided", "epsilon": "0.75", "truncation": 5} for role in ("threshold", "query")}
     types = {name: {"k": k, "window": 12, "laws": laws, "client_bits": 32} for name, k in (("one", 12), ("two", 13))}

@@ -57,6 +57,7 @@ def test_commands_that_encrypt_or_open_reports_say_so(told: list[str]) -> None:
     assert told == ["encrypting reports", "opening and adding up the reports"]
 
 
+@pytest.mark.slow
 def test_commands_that_draw_say_so(told: list[str]) -> None:
     run("plan --paper figure.png")
     assert told == ["drawing Figure 1"]

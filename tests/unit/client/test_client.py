@@ -240,6 +240,7 @@ def test_an_answer_without_its_fields_is_unexpected(call: Callable[[Client], Any
 # The local stack answers without a socket
 
 
+@pytest.mark.slow
 def test_every_call_works_on_the_local_stack(stack: Stack) -> None:
     client = Client(stack.request)
     assert [type_["type"] for type_ in client.types()] == ["fledge"]

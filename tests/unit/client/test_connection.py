@@ -180,6 +180,7 @@ def _ask_async(url: str) -> None:
     asyncio.run(ask())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ask", [_ask, _ask_async])
 def test_an_answer_that_comes_too_slowly_ends_in_time(ask: Callable[[str], None]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -231,6 +232,7 @@ def test_a_call_is_repeated_over_a_socket_until_somebody_answers() -> None:
     assert len(server.requests) == 3
 
 
+@pytest.mark.slow
 def test_threads_share_a_client() -> None:
     with serving() as server, Client(server.url) as client, ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda _: client.types(), range(20))) == [[]] * 20
@@ -331,6 +333,7 @@ def test_a_forked_process_closes_a_client_while_its_parent_waits_for_an_answer()
         assert server.connections == 1
 
 
+@pytest.mark.slow
 def test_the_async_client_ends_at_its_deadline() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"

@@ -102,6 +102,7 @@ def test_a_listed_type_costs_a_secret_and_more_of_what_carries_values() -> None:
     assert batched["dynamodb.write"] > usage(replace(LOAD, batch=100), MEASURED)["dynamodb.write"]
 
 
+@pytest.mark.slow
 def test_the_units_of_a_batch_equal_the_mean_of_random_batches() -> None:
     chance = Random(2)
     for batch in (10, 100):

@@ -310,6 +310,7 @@ def test_whoever_has_the_verifier_makes_credentials() -> None:
 # Bytes
 
 
+@pytest.mark.slow
 def test_every_byte_of_a_presentation_counts_and_every_bit_before_a_coordinate() -> None:
     signs = product(range(0, 4 * POINT_BYTES, POINT_BYTES), range(8))
     for at, bit in [*((at, at % 8) for at in range(PRESENTATION_BYTES)), *signs]:
@@ -317,6 +318,7 @@ def test_every_byte_of_a_presentation_counts_and_every_bit_before_a_coordinate()
             VERIFIER.verify(PLACE, SESSION, _flipped(PRESENTATION, at, bit))
 
 
+@pytest.mark.slow
 def test_every_byte_of_a_request_and_of_a_response_counts() -> None:
     for at in range(REQUEST_BYTES):
         with pytest.raises(CredentialError):

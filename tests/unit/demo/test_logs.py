@@ -43,6 +43,7 @@ def test_every_step_occurs_once_including_steps_without_joins() -> None:
     assert steps == [(1, ["1", "2"]), (2, []), (3, []), (4, []), (5, ["1"])]
 
 
+@pytest.mark.slow
 def test_the_generated_log_depends_on_its_seed_and_has_the_stated_size() -> None:
     log = generated_log(1)
     assert log.joins == generated_log(1).joins

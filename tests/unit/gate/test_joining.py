@@ -136,6 +136,7 @@ batches = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(batch=batches)
 def test_a_packed_batch_holds_every_join_once_and_each_client_once_per_item(batch: list[Join]) -> None:

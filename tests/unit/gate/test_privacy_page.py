@@ -119,6 +119,7 @@ def test_the_page_of_what_is_promised_states_the_cost_of_rejoining(label: str, s
     assert row in (ROOT / "docs" / "explanation" / "guarantee.md").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("windows", [4, 13, 26, 53])
 def test_the_page_states_what_an_epoch_costs(windows: int) -> None:
     assert epoch_row(windows) in CROSSING
@@ -149,6 +150,7 @@ def test_the_page_states_every_reading_of_the_papers_setting(reading: Reading) -
     assert reading_row(reading) in PAGE
 
 
+@pytest.mark.slow
 def test_the_page_states_the_laws_the_planner_finds() -> None:
     for window in (168, 720):
         plan = best_plan(Target(50, window, 3600, Fraction(3), Fraction(1, 100_000), restart="grid"))

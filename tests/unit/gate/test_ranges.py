@@ -52,6 +52,7 @@ def test_a_full_file_has_at_most_64_kib(name: str) -> None:
     assert len(encode(of, MOST_BITS, [bytes(32)] * (most + 1))) > MOST_FILE_BYTES
 
 
+@pytest.mark.slow
 def test_a_million_values_make_256_or_512_files() -> None:
     assert bits_for(hashes(1_000_000), most_hashes("terms")) in (8, 9)
 

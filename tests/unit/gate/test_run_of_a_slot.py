@@ -245,6 +245,7 @@ def visible_from(sets: int, set_seconds: float) -> int:
     return service.published[0][2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sets", [1, 7, 40])
 def test_a_join_to_another_set_delays_a_step_by_at_most_one_tick_and_only_if_calls_are_slow(
     sets: int,

@@ -126,6 +126,7 @@ def test_a_response_is_read_as_it_was_written(response: BinaryResponse, padding:
     assert read_response(write_response(response) + bytes(padding)) == response
 
 
+@pytest.mark.slow
 @given(REQUESTS, RESPONSES, st.integers(1, 60), st.sampled_from([2, 4, 8]))
 def test_both_framings_say_the_same(request: BinaryRequest, response: BinaryResponse, cut: int, size: int) -> None:
     control = (request.method, request.scheme, request.authority, request.path)

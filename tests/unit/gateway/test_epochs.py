@@ -3,6 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
+import pytest
+
 from kanon.clock import WEEK
 from kanon.gateway.epochs import Epochs
 from kanon.keys import Secret
@@ -47,6 +49,7 @@ def test_a_key_opens_in_its_week_a_day_after_it_and_some_minutes_before() -> Non
     assert [opens(time) for time in times] == [False, True, True, True, True, False]
 
 
+@pytest.mark.slow
 def test_at_most_two_keys_are_valid() -> None:
     epochs = _epochs()
     counts = {

@@ -105,6 +105,7 @@ def test_the_relaxed_json_of_real_clients_is_read(text: str, body: Any) -> None:
     assert read_json(text) == body
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.from_regex(r"[A-Za-z_]\w*", fullmatch=True), st.integers() | st.text("az:,{} ")))
 def test_bare_keys_and_single_quotes_read_like_json(body: dict[str, Any]) -> None:
     ascii_keys = {key: value for key, value in body.items() if key.isascii()}

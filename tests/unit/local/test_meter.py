@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import boto3
+import pytest
 from botocore.awsrequest import AWSResponse
 from botocore.compat import HTTPHeaders
 from botocore.config import Config
@@ -84,6 +85,7 @@ def metered_client(meter: Meter, service: str = "dynamodb", status: int = 200) -
     return client
 
 
+@pytest.mark.slow
 def test_two_threads_that_write_at_the_same_moment_lose_no_unit() -> None:
     meter = Meter(table())
     client = metered_client(meter)

@@ -276,6 +276,7 @@ def crash_points(place, monkeypatch):
     return len(calls)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("torn", [False, True])
 def test_a_run_that_ends_at_any_write_is_continued_with_one_spend_and_one_result(tmp_path, monkeypatch, torn):
     number = crash_points(tmp_path / "whole", monkeypatch)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import kanon.reports
 
 REPORTS = Path(kanon.reports.__file__).parent
@@ -15,6 +17,7 @@ JOBS = {"aggregate", "summary"}
 MODULES = sorted(path.stem for path in REPORTS.glob("*.py") if path.stem not in {"__init__", *EDGE})
 
 
+@pytest.mark.slow
 def test_nothing_of_reports_loads_aws_or_reads_a_clock():
     program = "; ".join(
         [

@@ -56,6 +56,7 @@ READERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mebibytes", "blocks"), FILES.values(), ids=FILES)
 @pytest.mark.parametrize("reader", READERS)
 def test_a_small_file_that_decompresses_to_much_is_refused(monkeypatch, reader, mebibytes, blocks):
@@ -105,6 +106,7 @@ def test_a_file_of_many_fields_without_bytes_is_refused(more, refused):
         assert len(list(avro.read_reports(file))) == 1
 
 
+@pytest.mark.slow
 def test_a_compressed_file_of_sorted_keys_is_read(monkeypatch):
     monkeypatch.setattr(avro, "MOST_BLOCK", 1 << 16)
     file = BytesIO()
@@ -159,6 +161,7 @@ def memory_of(folder, files):
     return peak(lambda: aggregate.aggregate(job, made.SECRETS))
 
 
+@pytest.mark.slow
 def test_the_histograms_of_files_are_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr("kanon.reports.histogram.MOST_UNMERGED", 1)
     _, few, many = (memory_of(tmp_path, files) for files in (1, 2, 8))

@@ -59,6 +59,7 @@ def commit(client: Any, rows: int, hours: range) -> CommitOutcome:
     return Committing(client, jobs, budgets, lambda: True, lambda: DAY * 86_400).commit("job", wanted, AMOUNT, "0" * 32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "calls"), [(0, 1), (1, 1), (49, 1), (50, 2), (98, 2), (99, 3), (MOST_ROWS, 613)])
 def test_a_commit_makes_one_call_for_each_49_rows(rows: int, calls: int) -> None:
     sent: list[int] = []

@@ -74,6 +74,7 @@ def test_a_file_that_is_missing_is_refused(tmp_path):
     assert caught.value.code == "INPUT_DATA_READ_FAILED"
 
 
+@pytest.mark.slow
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.randoms(use_true_random=False), st.integers(1, 3), st.booleans())
 def test_a_damaged_file_is_read_or_refused(tmp_path, randomness, changes, cut):

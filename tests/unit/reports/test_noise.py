@@ -15,6 +15,7 @@ RANDOMNESS = Randomness(NoiseKey("key", bytes(range(32))), "deployment", "job", 
 LAW = DiscreteLaplace(Fraction(10, 65_536))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("a", "most"), [
     (Fraction(10, 65_536), None), (Fraction(64, 65_536), 83_689), (Fraction(1), None), (Fraction(1, 3), 2),
     (Fraction(1, 65_536_000), None),

@@ -61,6 +61,7 @@ def test_encoded_reports_are_decoded_on_both_paths(made):
     assert layout.length == len(cleartext)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(reports(), st.randoms(use_true_random=False), st.integers(0, 4))
 def test_both_paths_agree_on_damaged_reports(made, randomness, changes):
@@ -172,6 +173,7 @@ FIELDS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(FIELDS, max_size=30), st.randoms(use_true_random=False), st.integers(0, 2), st.text(max_size=5))
 def test_every_form_of_a_report_is_read_as_cbor2_reads_it(pairs, randomness, changes, operation):
     shuffled = [dict(randomness.sample(list(pair.items()), len(pair))) for pair in pairs]

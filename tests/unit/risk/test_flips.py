@@ -42,6 +42,7 @@ def test_it_is_what_a_count_hour_by_hour_shows(tmp_path: Path, seed: int) -> Non
     assert expected.turned >= expected.alone
 
 
+@pytest.mark.slow
 def test_the_figure_of_the_guide_is_that_of_the_real_log() -> None:
     if not REAL_LOG.exists():
         pytest.skip(f"{REAL_LOG.name} is not beside the checkout")

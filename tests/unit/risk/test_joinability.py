@@ -41,6 +41,7 @@ def test_matched_hashes_are_always_within_5_percent_for_columns_of_one_size(trut
     assert np.abs(thesis - truth).max() <= 0.15
 
 
+@pytest.mark.slow
 def test_matched_hashes_stay_precise_among_twenty_times_as_many_values() -> None:
     results = found(5_000, 100_000, 0.5)
     low, high = np.quantile([one.matched for one in results], [0.05, 0.95])

@@ -42,6 +42,7 @@ def test_a_sketch_keeps_rows_and_users_of_the_smallest_values(rows: list[Row], s
     assert sketch.counts.tolist() == [len(users) for _, users in expected.values()]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(values, users, st.integers(0, 6)), max_size=60), st.integers(1, 40), st.randoms())
 def test_seven_parts_merge_in_any_order_to_the_same_bytes(rows, size, random) -> None:
     parts = [sketched([row[:2] for row in rows if row[2] == part], size) for part in range(7)]
@@ -52,6 +53,7 @@ def test_seven_parts_merge_in_any_order_to_the_same_bytes(rows, size, random) ->
     assert to_bytes(reduce(merge, paired)) == whole
 
 
+@pytest.mark.slow
 @given(logs, logs, logs, st.integers(1, 40), st.integers(1, 40))
 def test_a_merge_keeps_the_smallest_size_in_any_order(a, b, c, size, other) -> None:
     parts = [sketched(a, size), sketched(b, other), sketched(c, 20)]

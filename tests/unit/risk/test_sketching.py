@@ -31,6 +31,7 @@ def hashed(rows: list[tuple[str, ...]], columns: int) -> list[tuple[int, int]]:
     return list(zip(KEY.values(values, columns).tolist(), KEY.users(row[-1] for row in whole).tolist(), strict=True))
 
 
+@pytest.mark.slow
 @given(logs, st.integers(1, 6), st.sampled_from([3, 8, 1000]))
 def test_sketches_of_columns_and_combinations_equal_sketches_of_their_hashes(rows, size, batch) -> None:
     from tempfile import TemporaryDirectory

@@ -210,6 +210,7 @@ def test_sets_that_the_definition_evaluates_only_when_touched_cross_at_the_same_
     assert crossings > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 100])
 def test_a_log_that_is_spilled_gives_the_same_result(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     joins = random_log(3) + [join._replace(set=f"t{n % 50}") for n, join in enumerate(random_log(4))]
@@ -298,6 +299,7 @@ def test_an_empty_log_and_a_log_of_centuries_are_refused() -> None:
         simulate(batches(joins), TYPES, KEYS, 3600)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
     joined=st.dictionaries(st.integers(0, 5), st.sets(st.integers(-60, 60), min_size=1, max_size=12), max_size=5),

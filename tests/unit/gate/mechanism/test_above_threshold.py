@@ -33,6 +33,7 @@ JOINS = st.lists(st.one_of(st.just(frozenset()), st.frozensets(st.integers(0, 11
 """The tokens that join at step 0, 1, 2, ...; silence is common."""
 
 
+@pytest.mark.slow
 @given(TYPES, SETS, JOINS, st.integers(-50, 50))
 @settings(max_examples=200)
 def test_a_set_evaluated_only_when_touched_has_the_answers_of_the_algorithm(
@@ -68,6 +69,7 @@ def test_evaluating_a_set_without_new_joins_changes_no_answer(
         assert often.wake_up == seldom.wake_up
 
 
+@pytest.mark.slow
 @given(TYPES, SETS, st.lists(st.tuples(st.integers(0, 11), st.integers(0, 40))), st.integers(0, 40), st.integers(0, 30))
 @settings(max_examples=200)
 def test_the_look_ahead_finds_the_same_step_as_trying_every_later_step(

@@ -23,6 +23,7 @@ def sets(draw: st.DrawFn) -> tuple[SetState, list[int]]:
     return SetState(tuple(ordered), (), STEP - 1), draw(st.lists(TOKENS))
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(sets(), st.integers(STEP - 11, STEP)), max_size=6), st.integers(1, 8))
 @settings(max_examples=300)
 def test_the_most_recent_members_equal_those_of_each_set_alone(

@@ -42,6 +42,7 @@ def sequences(window: int) -> dict[str, list[int]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(PROFILES))
 @pytest.mark.parametrize("window", [24, 168])
 def test_floats_differ_from_the_rationals_by_less_than_1e_14(name: str, window: int) -> None:
@@ -53,6 +54,7 @@ def test_floats_differ_from_the_rationals_by_less_than_1e_14(name: str, window: 
         assert max(abs(Fraction(float(p)) - q) for p, q in zip(floats, exact, strict=True)) < Fraction(1, 10**14)
 
 
+@pytest.mark.slow
 def test_floats_differ_from_the_rationals_by_less_than_1e_14_over_720_steps() -> None:
     parameters = of_profile("sharp", 720)
     for name in ("any", "pulses"):

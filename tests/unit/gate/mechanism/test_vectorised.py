@@ -60,6 +60,7 @@ def chunks(
     return parameters, step, [(set_key(n), draw(before), draw(joined)) for n in names]
 
 
+@pytest.mark.slow
 @given(chunks())
 @settings(max_examples=150)
 def test_many_sets_at_once_get_the_same_decisions_as_one_by_one(
@@ -108,6 +109,7 @@ def test_a_crossing_in_the_last_step_of_an_instance_does_not_count_in_the_next(a
     assert {first + 1 in state.crossings for state in together} == {crosses_again}
 
 
+@pytest.mark.slow
 def test_sets_of_all_sizes_and_ages_get_the_same_decisions_as_one_by_one() -> None:
     chance, step, keep = Random(2), 480_000, PUBLISHED.members_kept
     sets = []

@@ -141,6 +141,7 @@ def entries(found: Any) -> list[bytes]:
     return [found[n : n + 1].tobytes() for n in range(len(found))]
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     singles=st.lists(JOINS, max_size=20),
@@ -386,6 +387,7 @@ def first_values(items: Iterable[dict[str, Any]], layout: Layout, slot: int) -> 
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     singles=st.lists(VALUES, max_size=20),

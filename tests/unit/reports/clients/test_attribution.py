@@ -157,6 +157,7 @@ history = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=200, deadline=None)
 @given(history)
 def test_no_source_ever_carries_more_than_its_bound_and_every_trigger_has_a_report(steps):

@@ -205,6 +205,7 @@ events = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=300, deadline=None)
 @given(specs, st.integers(1, 5), events, st.sets(st.integers(0, 5)), st.integers(0, 10**6))
 def test_attribution_and_reports_equal_algorithm_9(windows, most, history, replaced, seed):
@@ -245,6 +246,7 @@ def emitted(device, until):
 triggers = st.lists(st.tuples(st.integers(0, 70), st.integers(0, 3), st.integers(1, 9)), max_size=12).map(sorted)
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=300, deadline=None)
 @given(specs, st.integers(1, 5), triggers)
 def test_the_truth_is_an_output_and_sent_reports_never_change(windows, most, history):

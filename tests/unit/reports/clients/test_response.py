@@ -202,6 +202,7 @@ def test_every_output_lies_within_the_bounds_of_the_theorem(epsilon):
         assert 1 <= probability * scale <= high + Fraction(scale, 1 << WORD)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1, 2924])
 def test_the_law_of_a_default_click_is_exact_over_its_2925_outputs(number):
     click = Response(Outputs((Limits(3, 3),) * 8, 3), Fraction(14))
@@ -243,6 +244,7 @@ def test_parameters_out_of_range_are_refused(states, epsilon):
         keep_threshold(states, epsilon)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", EPSILONS[:2], ids=str)
 @pytest.mark.parametrize("outputs", [EVENT, UNEVEN], ids=["event", "uneven"])
 def test_estimates_and_their_variances_have_no_bias_for_any_truths_of_two_sources(outputs, epsilon):

@@ -90,6 +90,7 @@ def test_a_window_without_length_or_bound_is_refused(wrong):
         Windows(ORIGIN, **wrong)
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=200)
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 450), st.integers(0, 3), st.integers(0, 12)), max_size=40)
