@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import ValidationError
 
 from kanon import clock
+from kanon.counted import Counted
 from kanon.created import flush
 from kanon.disk import UNFINISHED, Database, transaction
 from kanon.errors import ConfigurationError, reason
@@ -42,7 +43,6 @@ from kanon.gate.schedule import Schedule
 from kanon.gate.segments import Progress, Segments
 from kanon.gate.settings import EvaluateSettings, LogGenerationEntry, NoiseKeyEntry
 from kanon.gate.storage.disk.control import NAME, ControlFile
-from kanon.gate.storage.disk.counted import Counted
 from kanon.gate.storage.disk.log import ONE_SLOT, DiskLog
 from kanon.gate.storage.disk.parts import PartFiles
 from kanon.gate.types import Type
@@ -345,10 +345,10 @@ def _forget_old_keys(control: ControlFile, path: Path) -> None:
 def _end_reports(path: Path) -> None:
     """End the keys and the jobs of reports: budget that was spent after a copy was made is not in the copy."""
     if (path / reports.NAME).exists():
-        with closing(reports.ReportsFile(path)) as file:
-            ended = reports.begin_again(file, clock.now())
-        for key_id in ended:
-            reports.KeyFiles(path / "secrets").destroy(key_id)
+        with closing(reports.ReportsFile(path, accept_older=True)) as file:
+            reports.begin_again(file, clock.now())
+            reports.KeyFiles(path / "secrets").destroy_all()
+            file.count_on()  # an older file stays refused until then
 
 
 def _end_credentials(control: ControlFile, path: Path, settings: EvaluateSettings) -> None:

@@ -14,13 +14,13 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
 
+from kanon.counted import Counted
 from kanon.disk import Database
 from kanon.errors import ConfigurationError
 from kanon.findings import Finding, Verdict, moment
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.schedule import DAY, Schedule
 from kanon.gate.storage.disk.control import NAME, ControlFile
-from kanon.gate.storage.disk.counted import Counted
 from kanon.gate.storage.protocols import Manifest, Piece
 from kanon.reports.storage import disk as reports
 from kanon.reports.storage.report_jobs import STUCK
@@ -52,8 +52,8 @@ class ReadOnlyControl(ReadOnly, ControlFile):
     """The control file of a directory that this process must not change."""
 
 
-class ReadOnlyAccounts(ReadOnly, Counted):
-    """The file of accounts of a directory that this process must not change."""
+class ReadOnlyCounted(ReadOnly, Counted):
+    """A file of a directory that counts its changes, and that this process must not change."""
 
 
 class ReadOnlyReports(ReadOnly, reports.ReportsFile):
@@ -103,18 +103,18 @@ def _identity(path: Path, control: ControlFile) -> Finding:
     if control.text(PLACE) != place_of(path):
         seen = "a copy of a deployment, or moved to another file system"
         return Finding("deployment", Verdict.FAIL, seen, advice)
-    if control.overwritten or _accounts_overwritten(path / ACCOUNTS):
-        seen = f"{NAME} or {ACCOUNTS} was overwritten with an older file"
+    if control.overwritten or any(_overwritten(path / name) for name in (ACCOUNTS, reports.NAME)):
+        seen = f"{NAME}, {ACCOUNTS} or {reports.NAME} was overwritten with an older file"
         return Finding("deployment", Verdict.FAIL, seen, advice)
     settings = stored_settings(control)
     return Finding("deployment", Verdict.OK, f"{settings.deployment}, steps of {settings.period} s")
 
 
-def _accounts_overwritten(file: Path) -> bool:
+def _overwritten(file: Path) -> bool:
     if not file.exists():
         return False
-    with closing(ReadOnlyAccounts(file, "")) as accounts:
-        return accounts.overwritten
+    with closing(ReadOnlyCounted(file, "")) as counted:
+        return counted.overwritten
 
 
 def _process(path: Path) -> Finding:

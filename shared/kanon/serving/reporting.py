@@ -75,6 +75,7 @@ class Reporting:
         path = directory.path
         self.settings, self.collecting = settings, collecting
         self.file = ReportsFile(path)
+        self.file.remember()  # a commit of a process that stopped before it did
         self._folders = {name: FolderObjects(path / name) for name in (COLLECTED, SUMMARIES, WORK)}
         for name in self._folders:
             forget_unfinished(path / name)

@@ -17,6 +17,7 @@ import pytest
 
 import kanon.disk
 from kanon import clock
+from kanon.counted import FOLDER, Counted
 from kanon.credentials.enrolling import Row
 from kanon.errors import ConfigurationError, KanonError
 from kanon.findings import Verdict
@@ -24,7 +25,6 @@ from kanon.gate.storage.disk import accounts as accounts_module
 from kanon.gate.storage.disk import control as control_module
 from kanon.gate.storage.disk.accounts import AccountsFile
 from kanon.gate.storage.disk.control import NAME, ControlFile
-from kanon.gate.storage.disk.counted import FOLDER, Counted
 from kanon.serving import directory as directory_module
 from kanon.serving import doctor
 from kanon.serving.api_keys import ApiKeys

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,11 +16,12 @@ import pytest
 
 import kanon.disk
 from kanon import clock
-from kanon.errors import KanonError
+from kanon.errors import ConfigurationError, KanonError
 from kanon.reports.service import one_machine
 from kanon.reports.service.committing import CommitOutcome
 from kanon.reports.service.one_machine import FileSpending, ReportsWorker
 from kanon.reports.storage import disk as storage
+from kanon.reports.storage.disk import ReportsFile
 from kanon.reports.storage.report_jobs import State
 from tests.faults.fault_injector import ProcessDied
 from tests.faults.gate.disk_faults import Disk, How, faulty_disk
@@ -85,6 +87,46 @@ def test_a_worker_that_stops_at_any_call_is_made_up_for_by_the_next(
         assert found == expected, f"call {place} of {disk.calls}"
         shutil.rmtree(tmp_path / "fault")
     record_property("fault_points", len(points(disk)))
+
+
+def put_back(begun: Path, path: Path) -> bool:
+    """Put the file of before all jobs over a later one. Returns whether it is refused."""
+    for beside in ("-wal", "-shm"):
+        (path / f"{storage.NAME}{beside}").unlink(missing_ok=True)
+    shutil.copyfile(begun / storage.NAME, path / storage.NAME)
+    try:
+        work(path)
+    except ConfigurationError as error:
+        return "new-generation" in str(error) and "budget could be spent twice" in str(error)
+    return False
+
+
+def unnoticed(begun: Path, to: Path, how: How) -> list[int]:
+    """The calls after whose failure a summary can be read, and an older file may be put back."""
+    _, disk = stopped(begun, to / "whole", 0, how)
+    wrong, released = [], 0
+    for place in points(disk):
+        path = copied(begun, to / "fault")
+        with faulty_disk(path, place, how) as stopping, suppress(ProcessDied, KanonError, OSError, sqlite3.Error):
+            work(path)
+        if stopping.dead:
+            stopping.lose_power(path)
+        if any((path / "summaries").glob("output/*")):
+            released += 1
+            wrong += [place] * (not put_back(begun, path))
+        shutil.rmtree(path)
+    assert released > 0
+    return wrong
+
+
+@pytest.mark.parametrize("how", get_args(How))
+def test_an_older_file_is_refused_once_a_summary_can_be_read(tmp_path: Path, begun: Path, how: How) -> None:
+    assert unnoticed(begun, tmp_path, how) == []
+
+
+def test_a_commit_that_is_not_remembered_is_found(tmp_path: Path, begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReportsFile, "remember", lambda _: None)
+    assert unnoticed(begun, tmp_path, "after")
 
 
 def found_at(begun: Path, tmp_path: Path, how: How) -> list[int]:

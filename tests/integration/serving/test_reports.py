@@ -18,12 +18,13 @@ from infra.openapi import WITH_REPORTS, description
 from kanon import clock
 from kanon.cli.main import app
 from kanon.errors import ConfigurationError
+from kanon.findings import Verdict
 from kanon.reports.errors import JobError
 from kanon.reports.job import Amount
 from kanon.reports.service.committing import CommitOutcome
 from kanon.reports.service.one_machine import FileSpending, ReportsWorker
 from kanon.reports.storage.budgets import Charge
-from kanon.reports.storage.disk import FileBudgets, FolderObjects, KeyFiles, ReportsFile, begin_again
+from kanon.reports.storage.disk import NAME, FileBudgets, FolderObjects, KeyFiles, ReportsFile, begin_again
 from kanon.reports.storage.objects import TakenError
 from kanon.reports.storage.report_jobs import SECONDS_TO_COMMIT, State
 from kanon.serving import backup as backing
@@ -495,6 +496,33 @@ def test_a_new_generation_ends_the_keys_of_a_copy_and_of_a_rollback(tmp_path: Pa
         assert left(served) == "12"
 
 
+def test_an_older_file_of_reports_is_refused_until_a_new_generation_ends_its_keys_and_jobs(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    with reporting(path) as served:
+        declare(served)
+        collect(served, range(3))
+        turn(served)
+    older = (path / NAME).read_bytes()
+    with reporting(path) as served:
+        create(served, "a", "4")
+        turn(served)
+        assert (code(served, "a"), left(served)) == ("SUCCESS", "8")
+    (path / NAME).write_bytes(older)
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=r"reports\.db was overwritten with an older file"):
+            reporting(path).__enter__()
+        findings = {each.check: each for each in examine_directory(path, START)}
+        assert findings["deployment"].verdict is Verdict.FAIL
+    make = KeyFiles(path / "secrets").make
+    make("of a ring that is lost")
+    new_generation(path)
+    assert list(path.glob("secrets/report-key-*")) == []
+    with reporting(path) as served:
+        create(served, "again", "4", report_error_threshold_percentage="0")
+        turn(served)
+        assert code(served, "again") == "REPORTS_WITH_ERRORS_EXCEEDED_THRESHOLD"
+
+
 def test_a_committed_summary_is_published_from_a_copy(tmp_path: Path) -> None:
     with reporting(tmp_path / "data") as served:
         declare(served)
@@ -573,7 +601,7 @@ def test_a_key_file_is_made_once_and_destroyed_again_and_again(tmp_path: Path) -
 
 def test_nothing_begins_again_in_a_file_without_keys(tmp_path: Path) -> None:
     with closing(ReportsFile(tmp_path)) as file:
-        assert begin_again(file, START) == ()
+        begin_again(file, START)
         with pytest.raises(sqlite3.IntegrityError):
             file.take([Charge(bytes(32), 1, (1,))] * 2, "job", "claim", Amount(1, 1))
         assert ON.allowed_origins is not None

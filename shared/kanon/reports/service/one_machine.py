@@ -67,6 +67,7 @@ class FileSpending:
                 return CommitOutcome.EXHAUSTED
             self.file.take(charges, job, claim, amount)
             self.file.move(row, State.COMMITTED, now, committed_at=int(now), **values)
+        self.file.remember()
         return CommitOutcome.COMMITTED
 
     def abort(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str) -> CommitOutcome | None:  # noqa: ARG002

@@ -1,7 +1,8 @@
 """Reports in a directory: folders of objects, one SQLite file of jobs, budgets, arrivals and keys, and private keys.
 
 ``reports.db`` holds jobs and budgets, so one transaction spends the budget of a job and makes its result final. What is
-left of a budget is not stored: it is the cap less what jobs took, and rows of jobs are all there is.
+left of a budget is not stored: it is the cap less what jobs took, and rows of jobs are all there is. Commits are
+counted, so an older file, in which budget is left that is spent, is noticed.
 """
 
 import base64
@@ -14,8 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from kanon.counted import Counted, counting
 from kanon.created import flush
-from kanon.disk import Database, put_file, transaction
+from kanon.disk import put_file, transaction
 from kanon.reports.errors import JobError
 from kanon.reports.job import Amount
 from kanon.reports.storage.budgets import Charge
@@ -43,13 +45,22 @@ CREATE TABLE IF NOT EXISTS taken (
 CREATE TABLE IF NOT EXISTS arrivals (number INTEGER PRIMARY KEY, message TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS ring (one INTEGER PRIMARY KEY CHECK (one = 1), ring TEXT NOT NULL);
 """
+COMMITS = counting("commits", f"UPDATE OF state ON jobs WHEN NEW.state = '{State.COMMITTED}'")
+"""A commit with an older file, also one that spends nothing, could give the same noise to other reports."""
 
 
-class ReportsFile(Database):
-    """The jobs of a directory and what they took, the reports on their way to objects, and the ring of public keys."""
+class ReportsFile(Counted):
+    """The jobs of a directory and what they took, the reports on their way to objects, and the ring of public keys.
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory / NAME, SCHEMA)
+    Args:
+        directory: the directory.
+        accept_older: open it even if it was overwritten with an older one.
+    """
+
+    OLDER = "budget could be spent twice", "it ends keys and unfinished jobs of reports"
+
+    def __init__(self, directory: Path, *, accept_older: bool = False) -> None:
+        super().__init__(directory / NAME, SCHEMA + COMMITS, accept_older=accept_older)
 
     def changing(self) -> AbstractContextManager[None]:
         """A transaction, which may be within another one."""
@@ -259,6 +270,12 @@ class KeyFiles:
         self._path(key_id).unlink(missing_ok=True)
         flush(self._folder)
 
+    def destroy_all(self) -> None:
+        """Delete every key, also one that an older ring does not name. It may be called again."""
+        for path in self._folder.glob(f"{self.PREFIX}*"):
+            path.unlink(missing_ok=True)
+        flush(self._folder)
+
     def _path(self, key_id: str) -> Path:
         return self._folder / f"{self.PREFIX}{key_id}"
 
@@ -365,17 +382,15 @@ def _unreadable(why: str) -> JobError:
 REPLACED, REPLACED_MESSAGE = "PRIVACY_BUDGET_ERROR", "the service went on in a new generation, which ends all jobs"
 
 
-def begin_again(file: ReportsFile, now: float) -> tuple[str, ...]:
+def begin_again(file: ReportsFile, now: float) -> None:
     """End all keys and all jobs that have not committed: this file may lack what was taken since it was copied.
 
-    No report of before can be opened any more, so none is charged twice. What was taken stays taken.
+    No report of before can be opened any more, so none is charged twice. What was taken stays taken. The private keys
+    must be destroyed.
 
     Args:
         file: of the deployment that goes on.
         now: unix seconds.
-
-    Returns:
-        The ids of the keys, whose private keys must be destroyed.
     """
     ring = FileRing(file)
     with file.changing():
@@ -388,4 +403,3 @@ def begin_again(file: ReportsFile, now: float) -> tuple[str, ...]:
                 file.move(row, State.FINISHED, now, code=REPLACED, message=f"{REPLACED_MESSAGE}. Nothing was spent.")
         file.database.execute("DELETE FROM arrivals")
     file.forget_secrets()
-    return tuple(key.id for key in seen.all_ended().keys) if seen else ()

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from kanon.counted import Counted, counting_all
 from kanon.credentials.enrolling import Row
 from kanon.disk import transaction
-from kanon.gate.storage.disk.counted import Counted, counting_all
 
 SCHEMA = """
 PRAGMA secure_delete = ON;
@@ -17,6 +17,8 @@ CREATE INDEX IF NOT EXISTS by_week ON accounts (last_week);
 
 class AccountsFile(Counted):
     """The accounts of a directory; see :class:`kanon.credentials.enrolling.Accounts`. A free row is deleted."""
+
+    OLDER = "a person could enrol twice", "nobody enrols until no earlier join counts"
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, SCHEMA + counting_all("accounts"))

@@ -9,11 +9,11 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from kanon.counted import Counted, counting, counting_all
 from kanon.disk import transaction
 from kanon.errors import ConfigurationError, FingerprintMismatchError, LeaseLostError
 from kanon.gate.mechanism.tape import check_set_key
 from kanon.gate.publishing import Horizon, moved_horizon
-from kanon.gate.storage.disk.counted import Counted, counting, counting_all
 from kanon.gate.storage.protocols import Manifest, Piece, Sealed, Status
 
 NAME = "control.db"
@@ -57,6 +57,11 @@ class ControlFile(Counted):
         directory: the directory.
         accept_older: open it even if it was overwritten with an older one.
     """
+
+    OLDER = (
+        "the same noise could meet other joins",
+        "it gives the directory noise of its own, and nobody enrols until no earlier join counts",
+    )
 
     def __init__(self, directory: Path, *, accept_older: bool = False) -> None:
         super().__init__(directory / NAME, SCHEMA + COUNTING, accept_older=accept_older)

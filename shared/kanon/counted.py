@@ -36,10 +36,15 @@ def counting_all(*tables: str) -> str:
 class Counted(Database):
     """A file that counts its changes, with what of its ``schema`` counts them.
 
+    Attributes:
+        OLDER: what could happen with an older file, and what a new generation does.
+
     Args:
         path, schema: as of a database.
         accept_older: open it even if it was overwritten.
     """
+
+    OLDER = "it lacks what was done since", "it ends what the file may lack"
 
     def __init__(self, path: Path, schema: str, *, accept_older: bool = False) -> None:
         super().__init__(path, TABLE + schema)
@@ -55,10 +60,10 @@ class Counted(Database):
         found = super().database
         if not self._accepted:
             if self._last_seen() > _number(found):
+                harm, cure = self.OLDER
                 raise ConfigurationError(
-                    f"{self.path} was overwritten with an older file: the same noise could meet other joins, and a"
-                    f" person enrol twice. Run `kanon operate new-generation --data {self.path.parent}`: it gives the"
-                    f" directory noise of its own, and nobody enrols until no earlier join counts"
+                    f"{self.path} was overwritten with an older file: {harm}. Run `kanon operate new-generation --data"
+                    f" {self.path.parent}`: {cure}"
                 )
             self._accepted = True
         return found
