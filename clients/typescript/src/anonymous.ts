@@ -95,8 +95,9 @@ export function recoveryCode(): string {
  */
 export function attested(deployment: string, attest: (binding: Uint8Array) => Promise<Uint8Array>): Auth {
   return async (method, body) => {
-    const asked = prefixed("kanon-attestation-v1", deployment, weekOf(Date.now() / 1000), method, body);
-    return `Bearer ${base64url(await attest(new Uint8Array(await crypto.subtle.digest("SHA-256", asked))))}`;
+    const at = Math.floor(Date.now() / 1000);
+    const asked = prefixed("kanon-attestation-v1", deployment, at, method, body);
+    return `Bearer ${at}.${base64url(await attest(new Uint8Array(await crypto.subtle.digest("SHA-256", asked))))}`;
   };
 }
 

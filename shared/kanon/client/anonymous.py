@@ -75,8 +75,9 @@ class Attested:
 
     def __call__(self, method: str, _url: str, body: bytes, headers: Headers) -> Headers:
         """The headers with an attestation of this request."""
-        attestation = self.attest(attested(self.deployment, week_of(self.now()), method, body))
-        return {**headers, "Authorization": f"Bearer {encoded(attestation)}"}
+        at = int(self.now())
+        attestation = self.attest(attested(self.deployment, at, method, body))
+        return {**headers, "Authorization": f"Bearer {at}.{encoded(attestation)}"}
 
 
 @dataclass(frozen=True, repr=False)

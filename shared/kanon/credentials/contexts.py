@@ -35,10 +35,10 @@ def session(
     return length_prefixed(PROFILE, deployment.encode(), issuer_key, _number(epoch), *request)
 
 
-def attested(deployment: str, week: int, method: str, body: bytes) -> bytes:
-    """The 32 bytes that a device attests when it enrols: its request, in this week, to this deployment."""
+def attested(deployment: str, at: int, method: str, body: bytes) -> bytes:
+    """The 32 bytes that a device attests when it enrols: its request, at this time (Unix s), to this deployment."""
     request = (method.encode(), body)
-    return sha256(length_prefixed(b"kanon-attestation-v1", deployment.encode(), _number(week), *request)).digest()
+    return sha256(length_prefixed(b"kanon-attestation-v1", deployment.encode(), _number(at), *request)).digest()
 
 
 def _number(value: int) -> bytes:

@@ -17,6 +17,7 @@ import typer
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from kanon import clock
 from kanon.cli.errors import CommandError
 from kanon.cli.serve_data import Credentials
 from kanon.client import SetId
@@ -25,7 +26,7 @@ from kanon.clock import WEEK, week_of
 from kanon.credentials import arc
 from kanon.credentials.contexts import attested, credential_context
 from kanon.errors import ConfigurationError
-from kanon.gate.attesting import MOST_ATTESTATION_BYTES, NoVerdictError
+from kanon.gate.attesting import MOST_APART, MOST_ATTESTATION_BYTES, NoVerdictError
 from kanon.gate.attesting import Attested as Accepted
 from kanon.http.bodies import RequestError
 from kanon.serving import verifier as verifier_module
@@ -138,6 +139,16 @@ def enrolled(at: Machine, auth: Any, secrets: arc.Secrets | None = None) -> tupl
     return found.status, dict(found.headers)
 
 
+def said_later(auth: Any, at: Machine) -> Any:
+    """The time that is sent is not the one that was attested."""
+
+    def changed(*asked: Any) -> dict[str, str]:
+        attestation = auth(*asked)["Authorization"].partition(".")[2]
+        return {"Authorization": f"Bearer {int(at.now)}.{attestation}"}
+
+    return changed
+
+
 def rows(at: Machine) -> int:
     accounts: Any = at.service._enrolment.enrolling.accounts  # type: ignore[union-attr]
     return int(accounts.database.execute("SELECT COUNT(*) FROM accounts").fetchone()[0])
@@ -169,8 +180,8 @@ def test_a_device_is_an_account_on_all_its_installations(at: Machine, tmp_path: 
     [
         lambda at, _: named(at, Phone(vendor=Ed25519PrivateKey.generate())),
         lambda at, _: named(at, Phone(app=b"another app".ljust(32))),
-        lambda _, phone: Attested("another deployment", phone.attest),
-        lambda at, phone: named(at, phone, now=lambda: at.now - WEEK),
+        lambda at, phone: Attested("another deployment", phone.attest, now=lambda: at.now),
+        lambda at, phone: said_later(named(at, phone, now=lambda: at.now - 1), at),
         lambda at, phone: lambda method, url, _, headers: named(at, phone)(method, url, b"{}", headers),
         lambda at, phone: lambda _, url, body, headers: named(at, phone)("GET", url, body, headers),
     ],
@@ -183,7 +194,11 @@ def test_an_attestation_of_something_else_is_refused(at: Machine, by: Served, wr
 
 
 @pytest.mark.parametrize("text_", ["", "A", "AAAAA", "not base64url!", "A" * (MOST_ATTESTATION_BYTES * 4 // 3 + 1)])
-def test_what_is_no_attestation_is_refused_without_the_verifier(at: Machine, by: Served, text_: str) -> None:
+@pytest.mark.parametrize("begin", ["", "{now}.", "{now}.0.", "-{now}.", "."])
+def test_what_is_no_attestation_is_refused_without_the_verifier(
+    at: Machine, by: Served, begin: str, text_: str
+) -> None:
+    text_ = begin.format(now=int(at.now)) + text_
     for headers in ({"Authorization": f"Bearer {text_}"}, {"Authorization": f"Basic {text_}"}, {}):
         assert enrolled(at, lambda *_, headers=headers: headers)[0] == 401
     assert enrolled(at, lambda *_: {"Authorization": f"Basic {'A' * 200}"})[0] == 401
@@ -331,6 +346,22 @@ def test_nothing_of_an_attestation_is_stored_or_logged(at: Machine, by: Served) 
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
+def test_a_request_is_not_taken_again_after_minutes(at: Machine, by: Served, method: str) -> None:
+    phone = Phone()
+    assert enrolled(at, named(at, phone))[0] == 200
+    sent, begin, asked = dict(named(at, phone)(method, "", b"", {})), at.now, len(by.asked)
+    for late, status in ((MOST_APART + 1, 401), (-MOST_APART - 1, 401), (WEEK, 401), (MOST_APART, 200)):
+        at.now = begin + late
+        assert at.request(method, ENROL, None, sent, key=False).status == status
+    assert len(by.asked) == asked + 1
+
+
+@pytest.mark.parametrize(("late", "status"), [(MOST_APART + 1, 401), (MOST_APART, 200), (-MOST_APART - 1, 401)])
+def test_an_enrolment_is_not_taken_after_minutes(at: Machine, late: int, status: int) -> None:
+    assert enrolled(at, named(at, Phone(), now=lambda: at.now - late))[0] == status
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
 def test_recovery_and_deletion_are_attested_too(at: Machine, method: str) -> None:
     phone = Phone()
     assert enrolled(at, named(at, phone))[0] == 200
@@ -392,7 +423,8 @@ def test_a_service_without_credentials_refuses_a_verifier(tmp_path: Path) -> Non
 
 
 def _event(at_: Any) -> dict[str, Any]:
-    return {"headers": {"authorization": "Bearer AAAA"}, "requestContext": {"http": {"method": "GET"}}, "body": at_}
+    headers = {"authorization": f"Bearer {int(clock.now())}.AAAA"}
+    return {"headers": headers, "requestContext": {"http": {"method": "GET"}}, "body": at_}
 
 
 def test_no_verdict_is_no_account() -> None:
