@@ -6,6 +6,8 @@ the AWS credentials of the shell, if there are any. Exits with a status other th
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 import secrets
@@ -285,6 +287,25 @@ def relays(service: Service) -> str:
     return "open to any relay"
 
 
+def credentials(service: Service) -> str:
+    """The issuer's key is whole and of this week, and an account is named. Nobody enrols: it would be the operator."""
+    answer = service.ask("GET", "/v1/credentials/keys")
+    if answer.status == 404:
+        raise SkippedError("the service has no issuer of credentials")
+    key = answer.expect(200)
+    if hashlib.sha256(base64.urlsafe_b64decode(key["key"] + "==")).hexdigest() != key["sha256"]:
+        raise WrongError("the key is not the one whose SHA-256 is shown")
+    if key["epoch"] not in clock.valid_weeks(clock.now()):
+        raise WrongError(f"the key is of week {key['epoch']}, which is not valid now")
+    service.ask("GET", "/v1/credentials").expect_refused("requests about accounts")
+    account = service.ask("GET", "/v1/credentials", signed=True)
+    if account.status in (401, 403):
+        return "accounts are named by tokens"
+    if account.status != 404 and "recovery" not in account.expect(200):
+        raise WrongError("an account is answered without what its devices share")
+    return "accounts are named by signatures"
+
+
 CHECKS: dict[str, Callable[[Service], str | None]] = {
     "types": types,
     "description": description,
@@ -300,6 +321,7 @@ CHECKS: dict[str, Callable[[Service], str | None]] = {
     "one set": one_set,
     "errors": errors,
     "relays": relays,
+    "credentials": credentials,
 }
 
 

@@ -6,6 +6,7 @@ shows that API Gateway reads a path with a colon in the same way.
 
 import contextlib
 import dataclasses
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ from kanon.http.origin import RELAYED
 from kanon.local import Stack
 from kanon.local.gateway import GatewayResponse, Request, message
 from kanon.local.server import Server
+from tests.integration.credentials.people import TYPES
 
 KEY = Credentials("caller", "the caller's secret")
 START = 1_700_000_000.0
@@ -86,14 +88,17 @@ def relayed() -> Iterator[Stack]:
 
 @pytest.mark.parametrize("joins_open", [True, False])
 def test_a_correct_service_passes_every_check(relayed: Stack, joins_open: bool) -> None:
-    assert verdicts(guarded(relayed.answer, joins_open=joins_open)) == dict.fromkeys(smoke.CHECKS, "ok")
+    assert verdicts(guarded(relayed.answer, joins_open=joins_open)) == {
+        **dict.fromkeys(smoke.CHECKS, "ok"),
+        "credentials": "skip",
+    }
 
 
 @pytest.mark.parametrize("gateway", [{}, {"Gateway": "ON"}], ids=["none", "with a secret"])
 def test_relays_are_not_checked_without_a_gateway_or_its_secret(gateway: dict[str, str]) -> None:
     with Stack(gateway, start=START) as running:
         found = verdicts(guarded(running.answer, joins_open=True))
-    assert [name for name, verdict in found.items() if verdict != "ok"] == ["relays"]
+    assert [name for name, verdict in found.items() if verdict != "ok"] == ["relays", "credentials"]
     assert found["relays"] == "skip"
 
 
@@ -104,7 +109,7 @@ def test_a_gateway_that_answers_wrongly_fails_its_check(relayed: Stack) -> None:
             answer = guarded(relayed.answer, joins_open=True)(request)
             return dataclasses.replace(answer, body=wrong) if request.target == path else answer
 
-        assert [name for name, verdict in verdicts(spoiled).items() if verdict != "ok"] == ["relays"]
+        assert [name for name, verdict in verdicts(spoiled).items() if verdict == "FAIL"] == ["relays"]
 
 
 def test_joins_that_stop_behind_the_gateway_fail_its_check(relayed: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,13 +121,51 @@ def test_joins_that_stop_behind_the_gateway_fail_its_check(relayed: Stack, monke
 
     monkeypatch.setattr(relayed, "invoke", stopped)
     found = verdicts(guarded(relayed.answer, joins_open=True))
-    assert [name for name, verdict in found.items() if verdict != "ok"] == ["relays"]
+    assert [name for name, verdict in found.items() if verdict == "FAIL"] == ["relays"]
+
+
+@pytest.fixture(scope="module")
+def issuing() -> Iterator[Stack]:
+    with Stack({"Types": json.dumps(TYPES), "Gateway": "ON", "RelayAuth": "OPEN"}, start=START) as running:
+        yield running
+
+
+def of_credentials(answer: Gateway) -> smoke.Result:
+    with served(answer) as url:
+        service = smoke.Service(url, KEY, "eu-central-1")
+        (found,) = (each for each in smoke.run(service) if each.name == "credentials")
+    return found
+
+
+def test_the_key_of_an_issuer_is_checked_and_nobody_enrols(issuing: Stack) -> None:
+    assert of_credentials(issuing.answer) == smoke.Result("credentials", "ok", "accounts are named by signatures")
+    table = issuing.storage.tables["Accounts"]
+    assert issuing.session.client("dynamodb").scan(TableName=table)["Items"] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "changes", "seen"),
+    [
+        ("/v1/credentials/keys", {"sha256": "0" * 64}, "SHA-256"),
+        ("/v1/credentials/keys", {"epoch": 1}, "week 1"),
+        ("/v1/credentials", {}, "without a signature"),
+    ],
+)
+def test_a_wrong_issuer_fails_its_check(issuing: Stack, path: str, changes: dict[str, Any], seen: str) -> None:
+    def spoiled(request: Request) -> GatewayResponse:
+        answer = issuing.answer(request)
+        if request.target != path:
+            return answer
+        return dataclasses.replace(answer, status=200, body=json.dumps({**json.loads(answer.body), **changes}).encode())
+
+    found = of_credentials(spoiled)
+    assert (found.verdict, seen in found.remark) == ("FAIL", True), found
 
 
 def test_without_credentials_what_must_be_signed_is_skipped(stack: Stack) -> None:
     found = verdicts(guarded(stack.answer, joins_open=False), None)
     skipped = {"join", "join with %3A", "join as browsers send it", "batchJoin", "batchQuery"}
-    assert {name for name, verdict in found.items() if verdict == "skip"} == skipped | {"relays"}
+    assert {name for name, verdict in found.items() if verdict == "skip"} == skipped | {"relays", "credentials"}
     assert {name for name, verdict in found.items() if verdict == "FAIL"} == set()
 
 
@@ -155,7 +198,7 @@ def forget_header(response: GatewayResponse, name: str) -> GatewayResponse:
         (lambda q, r: message(404, "Not Found") if "%3A" in q.target else r, {"join with %3A"}),
         (
             lambda q, r: GatewayResponse(200, r.headers, r.body.replace(b'"kAnonymous":false', b'"kAnonymous":true')),
-            {"one set", "errors", "relays"},
+            {"one set", "errors", "relays", "credentials"},
         ),
         (
             lambda q, r: dataclasses.replace(r, body=b'{"openapi":"3.1.0","paths":{}}') if "openapi" in q.target else r,
@@ -199,8 +242,8 @@ def test_the_command_prints_a_line_for_each_check_and_fails_if_one_does(
     with served(guarded(stack.answer, joins_open=False)) as url:
         assert smoke.main([url]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "0 failed, 1 skipped"  # relays
-    assert [line[:5].strip() for line in lines[:-1]] == ["ok"] * (len(smoke.CHECKS) - 1) + ["skip"]
+    assert lines[-1] == "0 failed, 2 skipped"  # relays, credentials
+    assert [line[:5].strip() for line in lines[:-1]] == ["ok"] * (len(smoke.CHECKS) - 2) + ["skip"] * 2
     with served(stack.answer) as url:
         assert smoke.main([url]) == 1
     assert "FAIL  batchJoin refused unsigned: answered" in capsys.readouterr().out
