@@ -35,6 +35,7 @@ class Shown(StrEnum):
     SCALE = "scale"
     REPORTS = "reports"
     ELSEWHERE = "elsewhere"
+    ANONYMOUS = "anonymous"
 
 
 def cost(
@@ -62,7 +63,10 @@ def cost(
     ] = None,
     table: Annotated[
         Shown | None,
-        typer.Option(help="Show a table instead: scale (rates of joins), reports (sizes of jobs), elsewhere (others)."),
+        typer.Option(
+            help="Show a table instead: scale (rates of joins), reports (sizes of jobs), elsewhere (others), anonymous"
+            " (joins without a name)."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -70,7 +74,7 @@ def cost(
 
     Example: kanon cost --joins 100 --batch 100 --queries 20 --sets 5000000
     """
-    from kanon.cost import elsewhere, lists, scale
+    from kanon.cost import anonymous, elsewhere, lists, scale
     from kanon.cost import reports as of_reports
     from kanon.cost.billing import CostError, bill, read_measured, read_prices
     from kanon.cost.month import added, alternatives, usage
@@ -96,6 +100,9 @@ def cost(
             _rows(map(_of_others, elsewhere.table(type_.parameters, values, listed)), listed, as_json=as_json)
             if not as_json:
                 typer.echo("\n" + "\n".join(f"- **{each.name}**: {each.assumes}." for each in elsewhere.SYSTEMS))
+            return
+        if table is Shown.ANONYMOUS:
+            _rows(map(_of_anonymous, anonymous.table(type_.parameters, values, listed)), listed, as_json=as_json)
             return
         if table is Shown.REPORTS:
             _rows(map(_of_jobs, of_reports.table(values, listed)), listed, as_json=as_json)
@@ -278,6 +285,11 @@ def _of_others(row: "Compared") -> tuple[Cells, Document]:
         "dollarsAMillionJoins": row.a_million,
         "elsewhere": dict(row.others),
     }
+
+
+def _of_anonymous(row: tuple[str, float]) -> tuple[Cells, Document]:
+    what, dollars = row
+    return {"what": what, "$": f"{dollars:.2f}"}, {"what": what, "dollarsAMillion": dollars}
 
 
 def _of_jobs(row: "JobCost") -> tuple[Cells, Document]:

@@ -119,6 +119,7 @@ FIGURES = {
     "metrics of the issuer": (lambda: metrics_of("issuer"), d.ISSUER_METRICS),
     "metrics in alarms of the issuer": (lambda: metrics_in_alarms(CREDENTIALS), d.ISSUER_ALARM_METRICS),
     "memory of the gateway": (lambda: functions_of(ANONYMOUS, ("Gateway",), "MemorySize"), [d.REQUEST_MB]),
+    "memory of the issuer": (lambda: functions_of(CREDENTIALS, ("Issuer",), "MemorySize"), [d.REQUEST_MB]),
     "metrics of lists": (lambda: metrics_of("list", "released"), lists.METRICS),
     "metrics in alarms of lists": (lambda: metrics_in_alarms(LISTS), lists.ALARM_METRICS),
     "memory of lists": (lambda: functions_of(LISTS, ("List", "Released"), "MemorySize"), [lists.LIST_MB, d.REQUEST_MB]),

@@ -213,7 +213,7 @@ def test_counting_by_queries_reads_every_item_of_the_window() -> None:
     hashes = 5.0 * 730 * 3600 * 100
     assert counted_usage["dynamodb.read"] == pytest.approx(hashes * rows * packed_bytes(1) / 4096 / 2, rel=0.001)
     assert counted_usage["s3.storage"] == counted_usage["sqs.requests"] == 0
-    assert len(others) == 11
+    assert len(others) == 12
 
 
 def test_a_function_url_leaves_out_the_gateway_and_its_log_for_single_joins_alone() -> None:
