@@ -300,7 +300,7 @@ def credentials(service: Service) -> str:
     service.ask("GET", "/v1/credentials").expect_refused("requests about accounts")
     account = service.ask("GET", "/v1/credentials", signed=True)
     if account.status in (401, 403):
-        return "accounts are named by tokens"
+        return "accounts are named by tokens or attestations"
     if account.status != 404 and "recovery" not in account.expect(200):
         raise WrongError("an account is answered without what its devices share")
     return "accounts are named by signatures"

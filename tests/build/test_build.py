@@ -55,7 +55,7 @@ LAYER = {
 }
 """The modules of the layer by folder. The list is closed: other code must not get into Lambda."""
 OF_CREDENTIALS = ("__init__", "arc", "contexts", "enrolling", "p256", "proofs")
-OF_ISSUER = ("admitting", "enrol_routes", "storage/aws/accounts", "storage/aws/opening")
+OF_ISSUER = ("admitting", "attesting", "enrol_routes", "issuer_settings", "storage/aws/accounts", "storage/aws/opening")
 """The modules of the layer of credentials."""
 MOST_CODE = 500_000
 """Bytes of kanon's own code in the layer, and of the description of its API."""

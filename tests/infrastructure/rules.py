@@ -11,9 +11,9 @@ from fnmatch import fnmatchcase
 from functools import cache, partial
 from typing import Any, NamedTuple
 
+from kanon.gate.issuer_settings import IssuerSettings
 from kanon.gate.settings import (
     EvaluateSettings,
-    IssuerSettings,
     JoinSettings,
     ListSettings,
     QuerySettings,
@@ -103,6 +103,7 @@ TOKENS = {"JwtIssuer": "https://issuer.example", "JwtAudience": "kanon"}
 LISTER_SECRET = f"arn:aws:secretsmanager:us-east-1:{ACCOUNT}:secret:kanon/a/lister-key-AbCdEf"
 LISTER = {"ListerKey": "k" * 43, "ListerKeySecret": LISTER_SECRET}
 ISSUER_SECRET = f"arn:aws:secretsmanager:us-east-1:{ACCOUNT}:secret:kanon/a/issuer-key-1-AbCdEf"
+VERIFIER = "arn:aws:lambda:us-east-1:000000000000:function:verifier:live"
 ISSUER = {"IssuerKeySecret": ISSUER_SECRET}
 MAIL = {"AlarmEmail": "a@b.example"}
 SEPARATE = {**DOMAIN, "Edge": "SEPARATE", "EdgeDomainName": "d1.cloudfront.net"}
@@ -136,6 +137,7 @@ STACKS: dict[str, dict[str, str]] = {
     "lists for anybody": {**LISTER, "ListAuth": "NONE", "ReviewSteps": "1", "ListDays": "7"},
     "credentials": {**ISSUER, "Gateway": "ON", **MAIL},
     "credentials by token": {**ISSUER, "JoinAuth": "OPEN", "EnrolAuth": "JWT", **TOKENS, **DOMAIN, "Edge": "ON"},
+    "credentials by verifier": {**ISSUER, "Gateway": "ON", "EnrolAuth": "VERIFIER", "EnrolVerifier": VERIFIER},
     "credentials and listed types": {**ISSUER, **LISTER, "Gateway": "ON", "AccountsDeletionProtection": "ON"},
     "everything else": {
         "DeletionProtection": "ON",
@@ -323,6 +325,7 @@ VALUES = {
     "ListerKey": (["", "a-_Z" * 10 + "abc"], ["a" * 42, "a" * 44, "+" * 43, "a" * 42 + "="]),
     "ListerKeySecret": (["", LISTER_SECRET], ["kanon/lister-key", f"{LISTER_SECRET}*", f"x{LISTER_SECRET}"]),
     "IssuerKeySecret": (["", ISSUER_SECRET], ["kanon/issuer-key", f"{ISSUER_SECRET}*", f"x{ISSUER_SECRET}"]),
+    "EnrolVerifier": (["", VERIFIER, VERIFIER.removesuffix(":live")], ["verifier", f"{VERIFIER}*", f"x{VERIFIER}"]),
     "ReviewSteps": (["0", "65535"], ["-1", "65536"]),
 }
 """Values that a text parameter takes, and values that it refuses."""
@@ -420,6 +423,8 @@ REFUSED = {
     "ListerKeyIsAPair": {"ListerKey": "k" * 43},
     "ListedValuesAreReviewed": {**LISTER, "ListAuth": "NONE"},
     "CredentialsNameNobody": ISSUER,
+    "VerifierIsNamed": {**ISSUER, "Gateway": "ON", "EnrolAuth": "VERIFIER"},
+    "VerifierIsAsked": {**ISSUER, "Gateway": "ON", "EnrolVerifier": VERIFIER},
 }
 
 
@@ -935,6 +940,7 @@ PERMISSIONS[CREDENTIALS] = {
         "AccountKey": READ_SECRET,
         "IssuerKeySecret": READ_SECRET,
         "EdgeSecret if HasEdge": READ_SECRET,
+        "EnrolVerifier if EnrolsByVerifier": INVOKE,
         "Key via dynamodb, secretsmanager": {"kms:Decrypt"},
         "LostEvents": SEND,
         "IssuerLogs": LOGS,
@@ -1604,7 +1610,7 @@ OF_ACCOUNTS = {
     "DELETE /v1/credentials": ("Issuer", "enrol"),
 }
 OF_RELAYS = dict.fromkeys(("POST /v1/gateway", "GET /v1/proxy/keys"), ("Gateway", "NONE"))
-AUTHORIZATION = {"OPEN": "NONE", "NONE": "NONE", "IAM": "AWS_IAM", "JWT": "JWT"}
+AUTHORIZATION = {"OPEN": "NONE", "NONE": "NONE", "IAM": "AWS_IAM", "JWT": "JWT", "VERIFIER": "NONE"}
 SEGMENT = re.compile(r"\{[\w.:-]+\+?\}|[a-zA-Z0-9.:_-]+")
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from kanon.gate.settings import IssuerSettings, JoinSettings
+from kanon.gate.issuer_settings import IssuerSettings
+from kanon.gate.settings import JoinSettings
 from tests.infrastructure import template
 from tests.infrastructure.rules import ISSUER
 from tests.infrastructure.template import Documents

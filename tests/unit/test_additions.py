@@ -194,7 +194,7 @@ LISTS = {
     "A table": [
         place("template.yaml", "infra/reports.yaml", "infra/credentials.yaml", read=tables_of_a_template),
         place("infra/observability.yaml", "infra/reports.yaml", "infra/credentials.yaml", read=watched_tables),
-        place("shared/kanon/settings.py", "shared/kanon/*/settings.py", read=tables_of_settings),
+        place("shared/kanon/settings.py", "shared/kanon/*/*settings.py", read=tables_of_settings),
         place("shared/kanon/*/storage/*.py", "shared/kanon/gate/storage/aws/*.py", read=classes),
         place("tests/infrastructure/rules.py", read=assigned("TABLES")),
         place(

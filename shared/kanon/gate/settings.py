@@ -278,17 +278,3 @@ class ReleasedSettings(ListedTypes, Edge):
     """The environment of ``released``. With ``list_auth`` NONE caches of everybody may keep lists."""
 
     list_auth: Literal["IAM", "JWT", "NONE"]
-
-
-class IssuerSettings(GateSettings, Edge):
-    """The environment of ``issuer``."""
-
-    accounts_table: str
-    account_key_secret: str
-    issuer_key_secret: str
-
-    @property
-    def longest(self) -> int:
-        """Seconds for which a join with a credential counts, at most; 0 if no type needs credentials."""
-        windows = [type_.parameters.window for type_ in self.read_types().values() if type_.credential]
-        return (max(windows) + 1) * self.period if windows else 0

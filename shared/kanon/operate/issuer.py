@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from kanon.clock import AFTER, LATE, end_of_week, week_of
 from kanon.errors import ConfigurationError
 from kanon.findings import Finding, Section, Verdict, moment
-from kanon.gate.settings import IssuerSettings
+from kanon.gate.issuer_settings import IssuerSettings
 from kanon.gate.storage.aws.control import Control
 from kanon.gate.storage.aws.opening import NAMED_BY, Opening
 from kanon.keys import fetch_secret

@@ -14,8 +14,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 from kanon import clock
 from kanon.client import ApiError, Client, Connection, UnexpectedAnswerError
 from kanon.errors import KanonError
+from kanon.gate.issuer_settings import IssuerSettings
 from kanon.gate.schedule import Schedule
-from kanon.gate.settings import EvaluateSettings, IssuerSettings, JoinSettings, QuerySettings
+from kanon.gate.settings import EvaluateSettings, JoinSettings, QuerySettings
 from kanon.gate.storage.aws.control import Control, Place
 from kanon.gate.storage.aws.parts import PartObjects
 from kanon.gate.storage.aws.statuses import Statuses
