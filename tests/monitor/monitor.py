@@ -139,7 +139,7 @@ class Monitor:
                 return
             asked = event.get("body") or ""
             if event.get("isBase64Encoded") and status == 200:
-                asked = binascii.a2b_base64(asked).decode()
+                asked = binascii.a2b_base64(asked).decode(errors="replace")
             if is_reports(path):
                 self._problems |= {*allowed_output.wrong_headers(headers), *wrong_reports_answer(path, status, body)}
             else:

@@ -3,6 +3,7 @@
 `FUZZ_EXAMPLES` says how many examples each parser gets; `make fuzz` asks for thousands.
 """
 
+import base64
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
+from unittest import mock
 from urllib.parse import quote
 
 import numpy as np
@@ -17,14 +19,17 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from kanon import clock
 from kanon.clock import week_of
 from kanon.credentials.arc import PRESENTATION_BYTES, REQUEST_BYTES
 from kanon.errors import ConfigurationError, UndecodableMembersError
+from kanon.gate.attesting import Attested
 from kanon.gate.mechanism.columns import NEVER
 from kanon.gate.parts import Part, decode, encode
 from kanon.gate.settings import EvaluateSettings
 from kanon.gate.types import Type, read_types
-from kanon.gateway.binary_http import BinaryHttpError, BinaryRequest, read_request, write_request
+from kanon.gateway.binary_http import BinaryHttpError, BinaryRequest, read_request, read_response, write_request
+from kanon.gateway.oblivious import GATEWAY_PATH, KEYS_PATH, REQUEST_TYPE, read_config, seal_request
 from kanon.local import Stack, gateway
 from tests.integration.credentials.people import TYPE, text
 from tests.integration.credentials.test_on_aws import ON, signed
@@ -100,7 +105,7 @@ class Service:
         before = sum(self.stack.meter.written.values())
         answer = self.stack.answer(gateway.Request(method, target, list(headers.items()), body))
         assert self.stack.failures == []
-        assert answer.status in (200, 400, 404, 413, 415)
+        assert answer.status in (200, 400, 401, 404, 405, 413, 415, 422)
         if answer.status != 200:
             assert sum(self.stack.meter.written.values()) == before
         return answer
@@ -403,7 +408,7 @@ POINTS = st.sampled_from([bytes(33), *(b"\x02" + bytes([byte]) * 32 for byte in 
 @pytest.fixture(scope="module")
 def issuing() -> Iterator[Service]:
     logs = io.StringIO()
-    with Stack(ON, start=START, logs=logs) as stack:
+    with Stack({**ON, "JoinAuth": "OPEN", "RelayAuth": "OPEN"}, start=START, logs=logs) as stack:
         # Fingerprints are written once, at the first request.
         stack.request("POST", CREDENTIALS, {"epoch": WEEK, "request": text(bytes(REQUEST_BYTES))}, signed("me"))
         proof = text(bytes(PRESENTATION_BYTES))
@@ -434,6 +439,71 @@ def test_any_presentation_in_a_join_is_refused(issuing: Service, proof: bytes, e
 def test_any_request_for_a_credential_without_a_proof_is_refused(issuing: Service, body: Any) -> None:
     headers = {"content-type": "application/json", **signed("me")}
     assert issuing.send("POST", CREDENTIALS, json.dumps(body).encode(), headers).status == 400
+
+
+@fuzz
+@given(
+    method=st.sampled_from(["GET", "DELETE", "PUT", "HEAD"]),
+    target=st.sampled_from([CREDENTIALS, f"{CREDENTIALS}/keys", f"{CREDENTIALS}/", f"{CREDENTIALS}/keys/x"]),
+    query=st.text(max_size=20).map(lambda words: f"?{quote(words)}" if words else ""),
+    caller=st.sampled_from([{}, signed("me"), {"authorization": "Bearer x"}]),
+    body=st.binary(max_size=40),
+)
+def test_any_request_about_an_account_that_never_enrolled_changes_nothing(
+    issuing: Service, method: str, target: str, query: str, caller: dict[str, str], body: bytes
+) -> None:
+    answer = issuing.send(method, f"{target}{query}", body, caller)
+    if (method, target) == ("GET", CREDENTIALS):
+        assert answer.status == (404 if caller == signed("me") else 401)
+    if (method, target) == ("DELETE", CREDENTIALS):
+        assert answer.status == (200 if caller == signed("me") else 401)
+    accounts = issuing.stack.storage.tables["Accounts"]
+    assert issuing.stack.session.client("dynamodb").scan(TableName=accounts)["Items"] == []
+
+
+INNER = write_request(BinaryRequest("GET", "https", "kanon.test", "/v1/types"))
+
+
+@fuzz
+@given(data=st.data(), inside=mutated([INNER]) | st.binary(max_size=80))
+def test_any_request_of_a_relay_is_answered_inside_or_refused_outside(
+    issuing: Service, data: st.DataObject, inside: bytes
+) -> None:
+    config = read_config(issuing.stack.request("GET", KEYS_PATH).body)
+    sealed, exchange = seal_request(inside, config)
+    sent = data.draw(st.just(sealed) | mutated([sealed]) | st.binary(max_size=100))
+    answer = issuing.send("POST", GATEWAY_PATH, sent, {"content-type": REQUEST_TYPE})
+    assert answer.status == (200 if sent == sealed else 400)
+    if answer.status == 200:
+        assert read_response(exchange.open(answer.body)).status in (200, 400, 403, 404)
+
+
+OF_A_DEVICE = f"Bearer {int(START)}.{text(bytes(100))}"
+
+
+@fuzz
+@given(header=mutated([OF_A_DEVICE.encode()]).map(lambda sent: sent.decode("latin-1")) | st.text(max_size=60))
+@example(OF_A_DEVICE)
+@example(OF_A_DEVICE.replace("Bearer", "bearer  "))
+@example(f"Bearer {'9' * 12}.AAAA")
+@example(f"Bearer {'9' * 5000}.AAAA")
+@example(f"Bearer \u0664.{text(bytes(3))}")
+def test_any_attestation_is_asked_about_whole_or_not_at_all(header: str) -> None:
+    asked: list[dict[str, str]] = []
+
+    def ask(question: bytes) -> bytes:
+        asked.append(json.loads(question))
+        return b'{"account": null}'
+
+    event = {"headers": {"authorization": header}, "requestContext": {"http": {"method": "GET"}}}
+    with mock.patch.object(clock, "now", return_value=START):
+        assert Attested("deployment", ask)(event) is None
+    for each in asked:
+        assert {*each} == {"attestation", "binding"}
+        assert len(base64.urlsafe_b64decode(each["binding"] + "=")) == 32
+        assert header.endswith(each["attestation"])
+        assert base64.urlsafe_b64decode(each["attestation"] + "==")
+    assert asked or header != OF_A_DEVICE
 
 
 FIELDS = (("content-type", "application/json"),)
