@@ -234,12 +234,10 @@ def replay(
 ) -> None:
     """Evaluate again from states that are kept, and use the result if it equals the released answers.
 
-    With --data it only compares: every state and every answer.
-
     Example: kanon operate replay --from 472000 --stack kanon-prod
     """
     if isinstance(stack, Path):
-        replay_there(stack, from_)
+        replay_there(stack, from_, yes=yes)
         return
     from kanon.operate import replay as replaying
 

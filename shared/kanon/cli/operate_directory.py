@@ -238,21 +238,29 @@ def retire_there(data: Path, type_name: str, *, yes: bool) -> None:
     typer.echo(f"Type {type_name} is retired.")
 
 
-def replay_there(data: Path, base: int | None) -> None:
-    """Evaluate steps of a directory again, and compare."""
+def replay_there(data: Path, base: int | None, *, yes: bool) -> None:
+    """Evaluate steps of a directory again, compare, and use the result if nothing differs."""
     from kanon import clock
     from kanon.serving.replaying import replay
 
-    with _open_there(data) as directory, working("evaluating again"):
-        found = replay(directory, base, clock.now())
+    with _open_there(data) as directory:
+        typer.echo(
+            "Steps will be evaluated again, and every state and crossing compared with those that are stored. If"
+            " nothing differs, the new states take their places."
+        )
+        ask("Evaluate again?", yes)
+        with working("evaluating again"):
+            found = replay(directory, base, clock.now())
     if found.base == found.through:
         raise CommandError(f"only the states after step {found.base} are kept: replay when later steps are evaluated")
     for difference in found.differences:
         typer.echo(difference)
     place = f"Steps {found.base + 1} to {found.through}, parts: {found.parts:,}, crossings: {found.crossings:,}"
     if found.differences:
-        raise CommandError(f"{place}, differences: {len(found.differences):,}: restore a backup", 1)
-    typer.echo(f"{place}: all are equal to those that are stored.")
+        raise CommandError(
+            f"{place}, differences: {len(found.differences):,}: nothing was changed; restore a backup", 1
+        )
+    typer.echo(f"{place}: all are equal to those that were stored, and in use.")
 
 
 @contextmanager

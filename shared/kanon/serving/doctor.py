@@ -199,7 +199,8 @@ def _parts(path: Path, control: ControlFile) -> Finding:
         return Finding("parts", Verdict.OK, f"all parts of {len(manifests)} manifests are as they were written")
     newest = set(manifests[-1].pieces) & bad
     seen = f"{len(bad)} parts are missing or damaged, {len(newest)} of them in use"
-    return Finding("parts", Verdict.FAIL if newest else Verdict.WARN, seen, RESTORE)
+    advice = f"stop the service and run `kanon operate replay --data {path}`; if it refuses, restore a backup"
+    return Finding("parts", Verdict.FAIL if newest else Verdict.WARN, seen, advice)
 
 
 def _lists(file: lists.ListsFile, control: ControlFile, schedule: Schedule, now: float) -> Finding:

@@ -85,7 +85,7 @@ def _forget(directory: Directory, of: Iterable[tuple[str, Token]]) -> int:
         entry_of(token.key, token.token, number): entry_of(token.key, found.new[token], number)
         for token, number in numbers.items()
     }
-    control.restate(run, Manifest(manifest.step, tuple(pieces)), replaced)
+    control.restate(run, [Manifest(manifest.step, tuple(pieces))], replaced)
     finish_forgetting(control, directory.log)
     parts.sweep({piece.name for piece in pieces}, run)
     directory.log.forget_before(manifest.step + 1)

@@ -1,22 +1,18 @@
-"""Use case: evaluate steps again from earlier states and the log, and compare all with what is stored.
+"""Use case: evaluate steps again from earlier states and the log, and use the result if it equals what was released.
 
-This is what recovery relies on. It changes nothing: the new parts lie in a folder of their own, which goes at the end.
+The new parts lie beside the stored ones. Every crossing is compared with those that are stored, and every part with the
+digest that its manifest has. If all are equal, the manifests name the new parts, also where stored ones are missing or
+damaged. Otherwise nothing changes: the released answers came from other data, and one noise must not meet two; or
+another version of kanon has divided the parts otherwise, and the evaluation must begin with states of this version.
 """
 
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from kanon.errors import ConfigurationError
 from kanon.gate.mechanism.steps import end_of
-from kanon.gate.parts import Part
-from kanon.gate.storage.disk.parts import PartFiles
 from kanon.gate.storage.protocols import Manifest, Piece, Sealed, Status
 from kanon.serving.directory import Directory
-
-FOLDER = "replay"
 
 
 @dataclass(frozen=True)
@@ -32,7 +28,7 @@ class Replayed:
 
 @dataclass
 class _Memory:
-    """The mark, manifests and answers of a replay: nothing is published."""
+    """The mark, manifests and answers of the evaluation: nothing is published."""
 
     base: Manifest
     made: dict[int, Manifest] = field(default_factory=dict)
@@ -46,6 +42,10 @@ class _Memory:
 
     def manifests(self) -> list[Manifest]:
         return list(self.made.values())
+
+    def after(self, step: int) -> Manifest:
+        """The parts after a step. One at which nothing happens has those of the step before."""
+        return self.made.get(max((made for made in self.made if made <= step), default=-1), self.base)
 
     def forget_manifests(self, steps: Iterable[int]) -> None:
         """Nothing is kept."""
@@ -70,42 +70,39 @@ class _Memory:
         """Nothing expires."""
 
 
-class _BesideParts(PartFiles):
-    """Parts in a folder of their own, and those of the deployment."""
-
-    def __init__(self, folder: Path, stored: PartFiles) -> None:
-        super().__init__(folder)
-        self._stored = stored
-
-    def read(self, piece: Piece) -> Part:
-        return super().read(piece) if (self.folder / piece.name).exists() else self._stored.read(piece)
-
-
 def replay(directory: Directory, base: int | None, now: float) -> Replayed:
-    """Evaluate every step after a kept manifest again, and compare.
+    """Evaluate every step after a kept manifest again, compare, and use the new parts if nothing differs.
 
     Args:
         directory: the deployment, which no other process has open.
-        base: the step of the manifest; None for the oldest one from which recovery may start.
+        base: begin with the newest manifest that is not later; None: with the oldest one that recovery may use.
         now: the time (Unix s): crossings that nobody needs any more may be gone.
 
     Raises:
-        ConfigurationError: no manifest of this step is kept.
-        UndecodableMembersError: a part is missing or damaged.
+        ConfigurationError: no such manifest is kept.
+        UndecodableMembersError: a part of the manifest is missing or damaged: begin with another one.
+        LeaseLostError: another process has continued this deployment.
     """
-    kept = [each for each in directory.control.manifests() if each.step >= _begun(directory) - 1]
-    chosen = [each for each in kept if base is None or each.step == base]
+    control, parts, run = directory.control, directory.parts, directory.segments.run
+    manifests = control.manifests()
+    kept = [each for each in manifests if each.step >= _begun(directory) - 1]
+    chosen = kept[:1] if base is None else [each for each in kept if each.step <= base][-1:]
     if not chosen:
         steps = ", ".join(str(each.step) for each in kept) or "none"
         raise ConfigurationError(f"no states after step {base} are kept: give one of {steps}")
-    through = directory.evaluated_through
-    memory = _Memory(chosen[0])
-    with _folder(directory.path / FOLDER) as folder:
-        parts = _BesideParts(folder, directory.parts)
-        again = replace(directory.segments, parts=parts, control=memory)
-        again.evaluate(end_of(through, directory.settings.period) + directory.settings.grace)
-    later = [each for each in kept if each.step > chosen[0].step]
+    through, memory = directory.evaluated_through, _Memory(chosen[0])
+    for piece in chosen[0].pieces:  # also what no step changes
+        parts.read(piece)
+    again = replace(directory.segments, control=memory)
+    again.evaluate(end_of(through, directory.settings.period) + directory.settings.grace)
+    later = [each for each in manifests if each.step > chosen[0].step]
     differences = [*_of_parts(memory, later), *_of_crossings(memory, directory, now)]
+    if later and not differences:
+        earlier = [each for each in manifests if each.step <= chosen[0].step]
+        manifests = [*earlier, *(Manifest(each.step, memory.after(each.step).pieces) for each in later)]
+        control.restate(run, manifests, {})
+        control.remember()
+    parts.sweep({piece.name for each in manifests for piece in each.pieces}, run)
     compared = sum(len(each.pieces) for each in later)
     return Replayed(chosen[0].step, through, compared, len(memory.crossings), tuple(differences))
 
@@ -115,30 +112,16 @@ def _begun(directory: Directory) -> int:
     return 0 if generation is None else generation.from_step
 
 
-@contextmanager
-def _folder(path: Path) -> Iterator[Path]:
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(mode=0o700)
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path)
-
-
 def _of_parts(memory: _Memory, kept: Iterable[Manifest]) -> Iterator[str]:
-    """Where parts differ. A step at which nothing happens has the parts of the step before."""
+    """Where parts differ."""
     for stored in kept:
-        made = max((each for each in memory.made.values() if each.step <= stored.step), key=_step, default=memory.base)
+        made = memory.after(stored.step)
         theirs = {(piece.first, piece.digest) for piece in made.pieces}
         for piece in stored.pieces:
             if (piece.first, piece.digest) not in theirs:
                 yield f"step {stored.step}: the part {piece.name} has other states"
         if len(made.pieces) != len(stored.pieces):
             yield f"step {stored.step}: {len(stored.pieces)} parts are stored, and there are {len(made.pieces)}"
-
-
-def _step(manifest: Manifest) -> int:
-    return manifest.step
 
 
 def _of_crossings(memory: _Memory, directory: Directory, now: float) -> Iterator[str]:

@@ -6,7 +6,7 @@ import random
 import shutil
 import sqlite3
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -90,7 +90,8 @@ def forgotten(path: Path, step: int) -> Any:
 
 def replayed(path: Path, step: int) -> Any:
     with opened(path, (step + 0.5) * PERIOD) as directory:
-        return replay(directory, None, step * PERIOD).differences
+        differences = replay(directory, None, step * PERIOD).differences
+    assert differences == ()
 
 
 def renewed(path: Path, _: int) -> Any:
@@ -108,9 +109,10 @@ def rekeyed(path: Path, step: int) -> Any:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Deployments with the same secrets: a new one, and one after some steps."""
+    """Deployments with the same secrets: a new one, one after some steps, and this one without its newest parts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deciding, "MOST_PART_BYTES", 400)
+        patch.setattr(deciding, "MOST_JOINS_A_RANGE", 8)  # a replay divides parts like this too
         with_fixed_secrets(patch, "made")
         folder = tmp_path_factory.mktemp("made")
         opened(folder / "new" / "d", FIRST * PERIOD).close()
@@ -118,7 +120,20 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         settle(folder / "old" / "d")
         for step in STEPS:
             gated(folder / "old" / "d", step)
-        return {name: folder / name for name in ("new", "old")}
+        shutil.copytree(folder / "old", folder / "damaged")
+        damage(folder / "damaged" / "d")
+        return {name: folder / name for name in ("new", "old", "damaged")}
+
+
+def damage(path: Path) -> None:
+    """Overwrite and delete the parts that came after the oldest manifest."""
+    with closing(ControlFile(path)) as control:
+        oldest, *later = control.manifests()
+    names = sorted({piece.name for each in later for piece in each.pieces} - {piece.name for piece in oldest.pieces})
+    assert len(names) > 1
+    for name in names[1:]:
+        (path / "parts" / name).write_bytes(b"torn")
+    (path / "parts" / names[0]).unlink()
 
 
 def settle(path: Path) -> None:
@@ -145,6 +160,7 @@ CASES: dict[str, tuple[str, Callable[[Path, int], Any]]] = {
     "new generation": ("old", renewed),
     "new noise key": ("old", rekeyed),
     "replay": ("old", replayed),
+    "replay of lost parts": ("damaged", replayed),
 }
 
 
@@ -159,7 +175,7 @@ def outcome(
     """What a use gives and what follows, if its call ``at`` fails and it is then repeated; and the disk."""
     shutil.copytree(source, to)
     settle(to / "d")
-    step = STEPS.stop if source.name == "old" else FIRST
+    step = FIRST if source.name == "new" else STEPS.stop
     with faulty_disk(to / "d", at, how) as disk:
         try:
             use(to / "d", step)

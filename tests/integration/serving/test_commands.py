@@ -162,9 +162,11 @@ def test_a_copy_and_what_follows(at: Callable[[float], None]) -> None:
     log(crowd(-1))
     run("operate", "import", "log.csv", "--data", "d", "--type", TYPE)
     run("gate", "log.csv", "--data", "d", TABLE, "s.csv")
-    status, told = run("operate", "replay", "--data", "d")
+    status, told = run("operate", "replay", "--data", "d", "--yes")
     assert status == 0
-    assert told == "Steps 500000 to 500000, parts: 1, crossings: 1: all are equal to those that are stored.\n"
+    assert "If nothing differs, the new states take their places.\n" in told
+    end = "Steps 500000 to 500000, parts: 1, crossings: 1: all are equal to those that were stored, and in use.\n"
+    assert told.endswith(end)
     status, told = run("operate", "backup", "b", "--data", "d")
     assert (status, "b holds the states after step 500000 and the joins after it" in told) == (0, True)
     status, told = run("gate", "log.csv", "--data", "b")
@@ -180,7 +182,7 @@ def test_a_copy_and_what_follows(at: Callable[[float], None]) -> None:
     status, told = run("operate", "new-generation", "--data", "b", "--original", "none", "--yes")
     assert (status, "suppressed or unlisted since the copy was made counts again" in told) == (0, True)
     assert run("gate", "log.csv", "--data", "b")[0] == 0
-    status, told = run("operate", "replay", "--data", "b")
+    status, told = run("operate", "replay", "--data", "b", "--yes")
     assert (status, "only the states after step 500000 are kept: replay when" in told) == (2, True)
     status, told = run("operate", "backup", "b", "--data", "d")
     assert (status, told) == (2, "kanon operate backup: b is not empty: name a new directory\n")

@@ -255,21 +255,44 @@ def kept(path: Path, steps: int = 12) -> None:
     gated(path, range(FIRST, FIRST + steps))
 
 
-def test_a_second_evaluation_is_equal_and_leaves_nothing(tmp_path: Path) -> None:
+def states(directory: Directory) -> list[tuple[int, list[tuple[str, str]]]]:
+    """The digests of all parts, each of which can be read."""
+    manifests = directory.control.manifests()
+    for piece in {piece for each in manifests for piece in each.pieces}:
+        directory.parts.read(piece)
+    return [(each.step, [(piece.first, piece.digest) for piece in each.pieces]) for each in manifests]
+
+
+def test_a_second_evaluation_makes_the_same_states_and_leaves_nothing_else(tmp_path: Path) -> None:
     kept(tmp_path / "d")
-    before = files(tmp_path / "d")
     with opened(tmp_path / "d", (FIRST + 12) * PERIOD) as directory:
-        manifests = [each.step for each in directory.control.manifests()]
+        before, manifests = states(directory), [each.step for each in directory.control.manifests()]
         found = replay(directory, None, NOW)
         assert (found.base, found.through, found.differences) == (manifests[0], FIRST + 11, ())
         assert found.parts > 0
         assert found.crossings > 5
         for base in manifests:
             assert replay(directory, base, NOW).differences == ()
+        assert replay(directory, FIRST + 99, NOW).base == manifests[-1]
         with pytest.raises(ConfigurationError, match=f"no states after step 7 are kept: give one of {manifests[0]}"):
             replay(directory, 7, NOW)
+        assert states(directory) == before
         assert unreferenced(directory) == set()
-    assert files(tmp_path / "d") == before
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"x")])
+def test_lost_and_damaged_parts_are_made_again(tmp_path: Path, damage: Callable[[Path], object]) -> None:
+    kept(tmp_path / "d")
+    with opened(tmp_path / "d", (FIRST + 12) * PERIOD) as directory:
+        before, (oldest, *later) = states(directory), directory.control.manifests()
+        for name in {piece.name for each in later for piece in each.pieces if piece not in oldest.pieces}:
+            damage(directory.parts.folder / name)
+        with pytest.raises(UndecodableMembersError):
+            states(directory)
+        assert replay(directory, None, NOW).differences == ()
+        assert states(directory) == before
+        assert unreferenced(directory) == set()
+    gated(tmp_path / "d", range(FIRST + 12, FIRST + 14))
 
 
 def changed_crossing(directory: Directory) -> None:
@@ -297,18 +320,23 @@ def test_a_second_evaluation_says_where_it_differs(tmp_path: Path, change: Calla
     kept(tmp_path / "d")
     with opened(tmp_path / "d", (FIRST + 12) * PERIOD) as directory:
         change(directory)
-        differences = replay(directory, directory.control.manifests()[0].step, NOW).differences
+        manifests, there = directory.control.manifests(), files(tmp_path / "d")
+        differences = replay(directory, manifests[0].step, NOW).differences
+        assert directory.control.manifests() == manifests
+        assert files(tmp_path / "d") == there
     assert differences
     assert all(each.startswith(("set ", "step ")) for each in differences)
 
 
-def test_a_damaged_part_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", [0, -1])
+def test_a_damaged_part_to_begin_with_is_named_also_if_no_step_changes_it(tmp_path: Path, at: int) -> None:
     kept(tmp_path / "d")
     with opened(tmp_path / "d", (FIRST + 12) * PERIOD) as directory:
-        piece = directory.control.manifests()[0].pieces[0]
+        manifest = directory.control.manifests()[at]
+        piece = manifest.pieces[0]
         (directory.parts.folder / piece.name).write_bytes(b"x")
         with pytest.raises(UndecodableMembersError, match=piece.name):
-            replay(directory, None, NOW)
+            replay(directory, manifest.step, NOW)
 
 
 def test_a_second_evaluation_begins_with_the_generation_in_force(tmp_path: Path) -> None:

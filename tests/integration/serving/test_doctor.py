@@ -119,6 +119,7 @@ def test_a_part_that_is_missing_or_damaged_is_found(served: Machine, spoil: Call
     spoil(part)
     found = examined(served)["parts"]
     assert (found.verdict, found.seen) == (Verdict.FAIL, "1 parts are missing or damaged, 1 of them in use")
+    assert "`kanon operate replay --data" in found.advice
     assert "backup" in found.advice
 
 

@@ -31,7 +31,7 @@ def commit(control: ControlFile, run: int, step: int = STEP + 1) -> None:
 
 def restate(control: ControlFile, run: int) -> None:
     """State the mark ``STEP`` again, with a join that changes."""
-    control.restate(run, Manifest(STEP, pieces("other")), {b"old": b"new"})
+    control.restate(run, [Manifest(STEP, pieces("other"))], {b"old": b"new"})
 
 
 def begin(control: ControlFile, _: int) -> None:

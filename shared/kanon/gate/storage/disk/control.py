@@ -162,21 +162,22 @@ class ControlFile(Counted):
             self._put_manifest(step, pieces)
             self.database.execute("DELETE FROM texts WHERE name = ?", (until,))
 
-    def restate(self, run: int, manifest: Manifest, entries: Mapping[bytes, bytes]) -> None:
-        """Put another manifest in the place of all: recovery starts from none of the earlier ones any more.
+    def restate(self, run: int, manifests: Sequence[Manifest], entries: Mapping[bytes, bytes]) -> None:
+        """Put other manifests in the place of all: recovery starts from no others any more.
 
         Args:
-            run: the run that has made it.
-            manifest: the states after the last evaluated step.
-            entries: the joins of later steps that change with it, and what each one becomes.
+            run: the run that has made them.
+            manifests: oldest first; the last one has the states after the last evaluated step.
+            entries: the joins of later steps that change with them, and what each one becomes.
 
         Raises:
             LeaseLostError: another run has begun, or the mark has moved.
         """
         with transaction(self.database):
-            self._refuse_others(run, manifest.step, None)
+            self._refuse_others(run, manifests[-1].step, None)
             self.database.execute("DELETE FROM manifests")
-            self._put_manifest(manifest.step, manifest.pieces)
+            for each in manifests:
+                self._put_manifest(each.step, each.pieces)
             self.database.executemany("INSERT OR REPLACE INTO replaced VALUES (?, ?)", entries.items())
 
     def replaced(self) -> dict[bytes, bytes]:
