@@ -37,8 +37,9 @@ _encode = encode
 
 
 def encode(part, step):
-    content = _encode(part, step)
-    return content[:11] + b"\\x02" + content[12:]
+    content, _ = _encode(part, step)
+    content = content[:11] + b"\\x02" + content[12:]
+    return content, sha256(content).hexdigest()
 """
 
 

@@ -16,6 +16,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import accumulate
 from typing import Self
 
 import numpy as np
@@ -174,8 +175,8 @@ def keys_of(keys: NDArray[np.bytes_]) -> list[bytes]:
     return [raw[at : at + SET_KEY_BYTES] for at in range(0, len(raw), SET_KEY_BYTES)]
 
 
-def encode(part: Part, step: int) -> bytes:
-    """The bytes of a part of the states after ``step``."""
+def encode(part: Part, step: int) -> tuple[bytes, str]:
+    """The bytes of a part of the states after ``step``, and their SHA-256 in hexadecimal."""
     token_bytes = 2 if not len(part.tokens) or int(part.tokens.max()) < 1 << 16 else 4
     header = {"step": step, "sets": len(part), "members": len(part.tokens), "token_bytes": token_bytes}
     values: list[bytes] = []
@@ -194,9 +195,18 @@ def encode(part: Part, step: int) -> bytes:
         np.minimum(step - part.lasts, OLDEST_AGE).astype("<u2"),
     ]
     numbers = (WITH_VALUES if values else FORMAT).to_bytes(4, "big") + len(text).to_bytes(4, "big")
-    content = b"".join([MAGIC, numbers, text, *(column.tobytes() for column in columns), *values])
-    content += sha256(content).digest()
-    return content + bytes(-len(content) % PADDING)
+    pieces: list[bytes | memoryview] = [
+        MAGIC + numbers + text,
+        *(np.ravel(column).view(np.uint8).data for column in columns),
+        b"".join(values),
+    ]
+    hashed = sha256()
+    for piece in pieces:
+        hashed.update(piece)
+    end = hashed.digest()
+    end += bytes(-(sum(map(len, pieces)) + len(end)) % PADDING)
+    hashed.update(end)  # of all bytes, without a second pass over them
+    return b"".join([*pieces, end]), hashed.hexdigest()
 
 
 def decode(content: bytes, *, checked: bool = False) -> Part:
@@ -222,24 +232,21 @@ def decode(content: bytes, *, checked: bool = False) -> Part:
             raise ValueError
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise UndecodableMembersError("a part whose header is damaged") from error
-    columns = []
     shapes = [*((dtype, sets * numbers) for dtype, numbers in _COLUMNS), (f"<u{width}", members), ("<u2", members)]
     if written == WITH_VALUES:
         shapes += [("<u2", sets), ("u1", sealed)]
-    for dtype, count in shapes:
-        end = at + np.dtype(dtype).itemsize * count
-        columns.append(content[at:end])
-        at = end
+    starts = [*accumulate((np.dtype(dtype).itemsize * count for dtype, count in shapes), initial=at)]
+    at = starts.pop()
     if not checked and sha256(content[:at]).digest() != content[at : at + _DIGEST_BYTES]:
         raise UndecodableMembersError("a part whose content is damaged")
     keys, types, sizes, crossings, wake_ups, ends, tokens, ages, *values = (
-        np.frombuffer(column, dtype) for column, (dtype, _) in zip(columns, shapes, strict=True)
+        np.frombuffer(content, dtype, count, start) for (dtype, count), start in zip(shapes, starts, strict=True)
     )
     return Part(
-        keys,
-        types,
+        keys.copy(),  # a part that is held must not hold all of the bytes
+        types.copy(),
         sizes.astype(np.int64),
-        tokens.astype(np.uint32, copy=False),
+        tokens.astype(np.uint32),
         header["step"] - ages.astype(np.int32),
         _read(crossings).reshape(-1, 2),
         _read(wake_ups),

@@ -263,7 +263,7 @@ PART = Part(
     np.array([NEVER, STEP + 12]),
     np.array([STEP + 20, STEP + 24]),
 )
-STORED = encode(PART, STEP).rstrip(b"\0")
+STORED = encode(PART, STEP)[0].rstrip(b"\0")
 """A part as it is stored, without the padding; its digest does not end with a zero."""
 
 

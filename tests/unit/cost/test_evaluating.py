@@ -26,7 +26,7 @@ def encoded(sets: int, members: int) -> int:
         rng.integers(0, 1 << 16, sets * members), np.full(sets * members, 480_000), np.full((sets, 2), NEVER),
         never, never,
     )  # fmt: skip
-    return len(encode(part, 480_000))
+    return len(encode(part, 480_000)[0])
 
 
 @pytest.mark.parametrize(("sets", "joins"), [(100_000, 0.05), (10_000, 2.0)])

@@ -59,10 +59,10 @@ class PartObjects:
 
     def put(self, part: Part, step: int, run: int, first: str) -> Piece:
         """Store a part after ``step``; ``first`` is the smallest key of its range, in hexadecimal."""
-        content = encode(part, step)
+        content, digest = encode(part, step)
         name = f"{self._name(step, run)}.part"
         self._put(name, content)
-        return Piece(first, name, sha256(content).hexdigest(), part.earliest)
+        return Piece(first, name, digest, part.earliest)
 
     def sync(self) -> None:
         """S3 has stored what it has answered."""

@@ -26,13 +26,13 @@ class PartFiles:
 
         It is on the disk after :meth:`sync`.
         """
-        content = encode(part, step)
+        content, digest = encode(part, step)
         name = f"{step}-{run}-{secrets.token_hex(8)}{SUFFIX}"
         with (self.folder / name).open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        return Piece(first, name, sha256(content).hexdigest(), part.earliest)
+        return Piece(first, name, digest, part.earliest)
 
     def sync(self) -> None:
         """Make the names of all parts durable."""
