@@ -29,14 +29,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bench.reading import ENTRY, JOINS_AN_ITEM, Table, item_of, resident
-from bench.stack import KEY, PERIOD, fledge
+from bench.reading import ENTRY, JOINS_AN_ITEM, SCHEDULE, Distant, Table, item_of, resident
+from bench.stack import KEY, fledge
 from kanon import aws
 from kanon.gate.deciding import MOST_PART_BYTES, Decisions, NoiseKeys
 from kanon.gate.mechanism.columns import NEVER
 from kanon.gate.mechanism.tape import SET_KEY_BYTES
 from kanon.gate.parts import Part
-from kanon.gate.schedule import Schedule
 from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.aws.step_joins import StepJoins
 from kanon.gate.storage.aws.step_log import StepLog
@@ -45,8 +44,7 @@ from kanon.gate.storage.protocols import Piece
 from kanon.local.source import ROOT
 
 BEFORE = "ea1d11a"
-STEP, PAGE_SECONDS, OBJECT_SECONDS, BYTE_SECONDS = 480_000, 0.1, 0.03, 12e-9
-SCHEDULE = Schedule(PERIOD, grace=120, lease=150, publish_delay=1800, publish_margin=60, outage_allowance=604_800)
+STEP = 480_000
 LAYOUTS = Layouts((Layout(1, 0, 1),))
 MOST_MEMORY = 1024
 
@@ -152,33 +150,11 @@ def part(case: Case, low: float, width: float, sets: int) -> Part:
     return Part(keys, np.ones(sets, np.uint8), sizes, tokens, lasts, crossings, np.full(sets, NEVER), ends)
 
 
-class Distant(PartFiles):
-    """Files that arrive as late as objects of S3."""
-
-    bytes = 0
-
-    def _wait(self, piece: Piece) -> None:
-        size = (self.folder / piece.name).stat().st_size
-        self.bytes += size
-        time.sleep(OBJECT_SECONDS + BYTE_SECONDS * size)
-
-    def read(self, piece: Piece) -> Part:
-        """A part."""
-        self._wait(piece)
-        return super().read(piece)
-
-    def put(self, part: Part, step: int, run: int, first: str) -> Piece:
-        """Write a part."""
-        piece = super().put(part, step, run, first)
-        self._wait(piece)
-        return piece
-
-
 class Joins(Table):
     """A log with one join of some sets, in packed items in any order."""
 
     def __init__(self, keys: np.ndarray[Any, Any]) -> None:
-        super().__init__(-(-len(keys) // JOINS_AN_ITEM), PAGE_SECONDS)
+        super().__init__(-(-len(keys) // JOINS_AN_ITEM))
         tokens = np.random.default_rng(4).integers(1 << 15, 1 << 16, len(keys)).astype(">u2")
         entries = np.zeros(len(keys), [("key", keys.dtype), ("token", ">u2")])
         entries["key"], entries["token"] = keys, tokens

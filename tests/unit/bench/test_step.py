@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from bench import step
+from bench import reading, step
 from kanon.gate.mechanism.columns import NEVER
 from kanon.gate.storage.disk.parts import PartFiles
 
@@ -18,7 +18,7 @@ SMALL = step.Case("99 members (full)", 99, 99, 45.0)
 
 @pytest.fixture(autouse=True)
 def environment() -> Iterator[None]:
-    with mock.patch.dict(os.environ), mock.patch.multiple(step, PAGE_SECONDS=0.0, OBJECT_SECONDS=0.0):
+    with mock.patch.dict(os.environ), mock.patch.multiple(reading, PAGE_SECONDS=0.0, OBJECT_SECONDS=0.0):
         yield
 
 
