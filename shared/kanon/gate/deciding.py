@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MOST_PART_BYTES = 16 << 20
 """A part that would be larger is split in the middle of its range. In memory it takes about ten times as much."""
-MOST_JOINS_A_RANGE = 1 << 20
+MOST_JOINS_A_RANGE = 1 << 18
 """The joins of a range that are read at once; each takes 37 bytes, and more while they are merged."""
 LISTED_WEIGHT = 8
 """If a type is listed, a join counts there as so many: it may bring a sealed value of up to 592 bytes."""

@@ -41,7 +41,7 @@ READERS = 8
 """Pages read at once. A range of a partition that is longer than a page is read in as many parts."""
 TRIES = 12
 """How often a page is asked for, each time as often as the client repeats a call."""
-MOST_BYTES = 256 << 20
+MOST_BYTES = 128 << 20
 """The bytes of joins in memory. The others are in a file."""
 MOST_CONTENT_BYTES = 64 << 20
 """An object of what was read is not much larger."""
