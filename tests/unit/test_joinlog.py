@@ -103,6 +103,7 @@ def test_columns_may_have_other_names(tmp_path: Path) -> None:
         assert list(read_joins(path, columns)) == [Join(1.0, "a", "b")]
 
 
+@pytest.mark.slow
 def test_joins_are_yielded_before_the_log_has_ended(tmp_path: Path) -> None:
     """A reader that held the file would wait for its end for ever."""
     os.mkfifo(path := tmp_path / "log")

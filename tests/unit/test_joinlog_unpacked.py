@@ -25,6 +25,7 @@ def test_a_small_file_that_unpacks_to_far_more_than_a_log_is_refused_early(tmp_p
     assert len(read) < 500_000  # of a million; newer versions of gzip read larger pieces
 
 
+@pytest.mark.slow
 def test_a_small_file_of_any_ratio_and_a_large_one_of_a_logs_ratio_are_unpacked() -> None:
     for content in (bytes(1 << 16), b"".join(b"%d,set,client-%d\n" % (n, n * 7919 % 10_007) for n in range(50_000))):
         packed = gzip.compress(content)

@@ -14,6 +14,7 @@ def run(*arguments: str) -> Result:
     return CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"}).invoke(app, ["cost", *arguments])
 
 
+@pytest.mark.slow
 def test_the_json_has_every_line_and_its_sum() -> None:
     shown = json.loads(run("--joins", "20", "--queries", "1", "--json").stdout)
     assert sum(line["dollars"] for line in shown["lines"]) == pytest.approx(shown["dollarsAMonth"])
@@ -22,6 +23,7 @@ def test_the_json_has_every_line_and_its_sum() -> None:
     assert shown["prices"]["region"] == "us-east-1"
 
 
+@pytest.mark.slow
 def test_the_table_has_the_same_total_at_full_width() -> None:
     shown = json.loads(run("--joins", "20", "--json").stdout)
     text = run("--joins", "20").stdout

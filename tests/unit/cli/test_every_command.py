@@ -194,6 +194,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "parts"), REFUSED, ids=[" ".join(arguments) for arguments, _ in REFUSED])
 def test_a_bad_option_gets_status_2_and_one_line_that_says_what_to_change(
     arguments: list[str], parts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -353,6 +354,7 @@ def test_a_wrong_value_of_an_option_gets_one_line_that_says_what_to_change(name:
             assert re.fullmatch(rf"(kanon|{name}): .*\w.*", errors[0]), (arguments, output)
 
 
+@pytest.mark.slow
 @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(arguments=invocations())
 @pytest.mark.usefixtures("nothing_runs")

@@ -287,6 +287,7 @@ def test_proxies_are_those_of_the_environment_and_this_machine_is_called_directl
 # The same over httpx2
 
 
+@pytest.mark.slow
 def test_the_async_client_calls_over_one_connection_with_prefix_and_auth() -> None:
     async def ask(url: str) -> list[object]:
         async with AsyncClient(f"{url}/stage/", auth=Bearer("token")) as client:

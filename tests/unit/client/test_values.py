@@ -49,6 +49,7 @@ def test_answers_are_kept_as_the_vectors_say(vector: dict[str, Any]) -> None:
     assert seconds == vector["seconds"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_in_docstrings_are_true(name: str, stack: Stack) -> None:
     server = stack.serve()

@@ -122,6 +122,7 @@ def test_a_person_has_one_tag_in_a_context_with_every_credential() -> None:
     assert tags == {TAG}
 
 
+@pytest.mark.slow
 def test_two_persons_and_two_contexts_have_different_tags() -> None:
     credentials = [CREDENTIAL, enrolled("another"), enrolled("a third")]
     places = [
@@ -288,6 +289,7 @@ def test_a_credential_for_another_m1_is_refused() -> None:
             VERIFIER.verify(PLACE, SESSION, present(replace(CREDENTIAL, m1=m1), PLACE, SESSION))
 
 
+@pytest.mark.slow
 def test_a_tag_of_another_m1_is_refused_beside_a_sound_credential() -> None:
     for place in (1, 2, 3):
         other = decode(present(enrolled("another"), PLACE, SESSION), 4, 4, "presentation")[0][place]

@@ -53,6 +53,7 @@ def test_the_generated_log_depends_on_its_seed_and_has_the_stated_size() -> None
     assert all(0 <= join.time - log.start < 45 * 86400 for join in log.joins)
 
 
+@pytest.mark.slow
 def test_the_generated_log_has_a_heavy_tail_and_returning_clients() -> None:
     joins = generated_log(1).joins
     sizes = sorted(Counter(join.set for join in joins).values(), reverse=True)

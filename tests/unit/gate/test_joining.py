@@ -238,6 +238,7 @@ def test_before_the_first_packing_layout_a_batch_is_single_rows() -> None:
     assert len(table.items) == 44
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("joins", "slots", "most"), [(500, 16, 0.06), (100, 16, 0.2), (500, 1, 0.04)])
 def test_a_batch_takes_few_write_units(joins: int, slots: int, most: float) -> None:
     """Twenty batches of clients with one join each, of tokens of 16 bits."""

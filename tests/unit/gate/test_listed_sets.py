@@ -53,6 +53,7 @@ def test_sets_that_are_not_all_known_or_too_many_are_not_given_as_none() -> None
     assert decode(SHOWS, encode(SHOWS, ())) is not None
 
 
+@pytest.mark.slow
 @given(SETS, st.data())
 def test_what_is_damaged_or_belongs_to_other_true_sets_is_refused(sets: list[ListedSet], data: st.DataObject) -> None:
     content = encode(SHOWS, sets)

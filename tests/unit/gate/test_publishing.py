@@ -1,5 +1,6 @@
 """Ticks: the only moments at which answers change."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +34,7 @@ def test_the_clock_step_changes_at_ticks_only(now: float, period: int, delay: in
     assert clock_step(tick, period, delay) == step + 1
 
 
+@pytest.mark.slow
 @given(TIMES, PERIODS, DELAYS)
 def test_no_step_is_shown_before_it_has_ended(now: float, period: int, delay: int) -> None:
     assert end_of(clock_step(now, period, delay), period) <= now

@@ -57,6 +57,7 @@ def test_a_million_values_make_256_or_512_files() -> None:
     assert bits_for(hashes(1_000_000), most_hashes("terms")) in (8, 9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [0, 1, 3, 16])
 def test_the_client_finds_what_is_listed_and_nothing_else(bits: int) -> None:
     listed, others = hashes(300), [sha256(b"other %d" % n).digest() for n in range(300)]

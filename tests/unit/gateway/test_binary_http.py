@@ -116,6 +116,7 @@ def _indeterminate(start: bytes, fields: tuple, content: bytes, cut: int, size: 
     return start + b"".join(lines) + b"\0" + b"".join(chunks) + _number(0, size) + trailer + b"\0"
 
 
+@pytest.mark.slow
 @given(REQUESTS, st.integers(0, 9))
 def test_a_request_is_read_as_it_was_written(request: BinaryRequest, padding: int) -> None:
     assert read_request(write_request(request) + bytes(padding)) == request

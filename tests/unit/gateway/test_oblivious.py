@@ -60,6 +60,7 @@ def test_the_key_schedule_is_that_of_cryptography(message: bytes, info: bytes) -
     assert hpke.receiver(PRIVATE, sealed[:32], info).open(sealed[32:]) == message
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=300), st.binary(max_size=300))
 def test_request_and_response_arrive(request: bytes, response: bytes) -> None:
     sealed, asked = seal_request(request, CONFIG)

@@ -3,6 +3,8 @@
 import ast
 from pathlib import Path
 
+import pytest
+
 import kanon
 
 RELEASE = Path(kanon.__file__).parent / "release"
@@ -17,6 +19,7 @@ def opened(source: str) -> set[str]:
     return names & INSIDE
 
 
+@pytest.mark.slow
 def test_only_publishing_opens_a_private_table() -> None:
     sources = [*RELEASE.rglob("*.py"), *(RELEASE.parent / "cli").glob("*.py")]
     assert [path.name for path in sources if opened(path.read_text())] == ["noising.py"]

@@ -121,6 +121,7 @@ def test_figure_4_20_is_reproduced(epsilon):
         assert gap == pytest.approx(point["gap"], rel=1e-4)
 
 
+@pytest.mark.slow
 @needs_numbers
 def test_figure_4_21_is_reproduced():
     for point in numbers["figures"]["values"]["fig4.21"]:

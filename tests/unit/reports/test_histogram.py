@@ -34,6 +34,7 @@ def plain(*lists):
     return dict(totals)
 
 
+@pytest.mark.slow
 @given(pairs)
 def test_values_are_added_up_by_key_in_ascending_order(contributions):
     summed = histogram(contributions)
@@ -41,6 +42,7 @@ def test_values_are_added_up_by_key_in_ascending_order(contributions):
     assert listed(summed.keys) == sorted(listed(summed.keys))
 
 
+@pytest.mark.slow
 @given(pairs, pairs, pairs)
 def test_merging_gives_the_same_sums_as_adding_up_together(first, second, third):
     assert as_dict(Histogram.merged([histogram(each) for each in (first, second, third)])) == plain(
@@ -48,6 +50,7 @@ def test_merging_gives_the_same_sums_as_adding_up_together(first, second, third)
     )
 
 
+@pytest.mark.slow
 @given(pairs, st.sets(st.integers(0, 8) | st.just(1 << 64)).map(sorted))
 def test_a_missing_key_has_the_sum_0(contributions, asked):
     sums = histogram(contributions).at(keys16(*asked))
@@ -73,6 +76,7 @@ def test_the_digest_names_every_key_and_every_sum():
     assert histogram([(2, 7), (1, 2), (1, 3)]).digest() == base.digest()
 
 
+@pytest.mark.slow
 @given(pairs, st.integers(1, 9))
 def test_partitions_hold_every_key_once_in_ascending_order(contributions, partitions):
     parts = histogram(contributions).split(SALT, partitions)
@@ -93,6 +97,7 @@ def test_the_salt_decides_the_partition_and_spreads_keys_evenly():
 ids = st.sampled_from([0, 1, 2, 1 << 124, 3 << 124, (15 << 124) + 1, 2**128 - 1])
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(ids, unique=True, max_size=5), max_size=4))
 def test_every_shard_skips_what_an_earlier_one_has(shards):
     skipped = skip_lists([keys16(*shard) for shard in shards])

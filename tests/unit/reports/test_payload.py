@@ -51,6 +51,7 @@ def by_template(cleartext):
     )
 
 
+@pytest.mark.slow
 @given(reports())
 def test_encoded_reports_are_decoded_on_both_paths(made):
     layout, contributions = made

@@ -29,6 +29,7 @@ def found(first: int, second: int, truth: float) -> list[Containment]:
     return [trial(random, first, second, truth) for _ in range(TRIALS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("truth", [0.1, 0.25, 0.5, 0.75, 0.9])
 def test_matched_hashes_are_always_within_5_percent_for_columns_of_one_size(truth: float) -> None:
     results = found(10_000, 10_000, truth)

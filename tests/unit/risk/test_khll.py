@@ -33,6 +33,7 @@ def as_dictionary(sketch: Sketch) -> dict[int, tuple[int, set[int]]]:
     return {value: (rows, owned[at]) for at, (value, rows) in enumerate(of_value)}
 
 
+@pytest.mark.slow
 @given(logs, st.integers(1, 40))
 def test_a_sketch_keeps_rows_and_users_of_the_smallest_values(rows: list[Row], size: int) -> None:
     sketch = sketched(rows, size)
@@ -104,6 +105,7 @@ def test_the_number_of_values_is_exact_until_the_sketch_is_full() -> None:
     assert empty(3, CHECK).number_of_values == 0
 
 
+@pytest.mark.slow
 def test_the_number_of_values_of_a_full_sketch_is_unbiased() -> None:
     """200 sketches of 10,000 values: mean within 5 standard errors of 1 / sqrt(K - 2) each (false alarm 6e-7)."""
     random = np.random.default_rng(3)

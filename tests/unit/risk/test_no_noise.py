@@ -67,6 +67,7 @@ def exact_by_rationals(case: PlainThreshold, epsilon: float) -> float:
     )
 
 
+@pytest.mark.slow
 @given(st.integers(2, 40), st.floats(0.001, 0.999), st.integers(0, 45), st.integers(0, 10), st.floats(0, 4))
 def test_the_exact_delta_equals_the_delta_of_exact_binomials(clients, rate, threshold, fakes, epsilon) -> None:
     case = PlainThreshold(clients, rate, threshold + fakes, fakes)

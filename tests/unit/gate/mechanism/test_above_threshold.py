@@ -56,6 +56,7 @@ def test_a_set_evaluated_only_when_touched_has_the_answers_of_the_algorithm(
         assert shown == naive.step(name, step)
 
 
+@pytest.mark.slow
 @given(TYPES, SETS, JOINS, st.integers(-50, 50))
 def test_evaluating_a_set_without_new_joins_changes_no_answer(
     parameters: Parameters, name: bytes, joins: list[frozenset[int]], start: int

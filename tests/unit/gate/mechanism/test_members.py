@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +34,7 @@ def test_no_more_members_are_kept_than_asked_for() -> None:
     assert members == (Member(5, 4), Member(9, 3))
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 20)), st.randoms(use_true_random=False))
 def test_order_and_repetition_of_joins_do_not_matter(joined: list[int], random: object) -> None:
     shuffled = [*joined, *joined]
@@ -41,6 +43,7 @@ def test_order_and_repetition_of_joins_do_not_matter(joined: list[int], random: 
     assert most_recent(before, shuffled, 2, 0, 4) == most_recent(before, joined, 2, 0, 4)
 
 
+@pytest.mark.slow
 @given(JOINS, st.integers(2, 8), st.integers(1, 9))
 def test_the_kept_members_count_like_all_members_up_to_as_many_as_are_kept(
     joins: list[set[int]], window: int, keep: int

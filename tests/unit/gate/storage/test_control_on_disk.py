@@ -55,6 +55,7 @@ def content(path: Path) -> list[str]:
 Act = Callable[[ControlFile, int], None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [commit, restate])
 @pytest.mark.parametrize("meanwhile", [begin, begin_and_restate, begin_and_commit, commit])
 def test_a_late_run_writes_nothing(tmp_path: Path, meanwhile: Act, late: Act) -> None:

@@ -200,6 +200,7 @@ def batches_of(count: int) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_joins_a_second_are_read_in_time() -> None:
     """In batches of 500 over 16 slots: 22.5 million joins of a step lie in 800 pages of a slot, at 0.1 s each."""
     pages, page_seconds, worker_seconds = 800, 0.1, 120

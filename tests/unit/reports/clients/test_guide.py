@@ -32,6 +32,7 @@ def test_the_example_makes_reports_and_sends_what_is_due():
     assert [len(example["send"](report, [key], 0)) for report in reports] == [1, 1]  # nothing is due at 0, or posted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--client", "attribution"]], ids=["windows", "attribution"])
 def test_the_commands_of_the_guide_run_on_its_table(tmp_path, monkeypatch, options):
     monkeypatch.chdir(tmp_path)

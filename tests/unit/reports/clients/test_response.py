@@ -61,6 +61,7 @@ small = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=150)
 @given(small)
 def test_numbering_lists_every_output_once_and_in_order(outputs):
@@ -181,6 +182,7 @@ def test_the_law_is_exact_over_all_outputs(outputs, epsilon):
             assert least - slack <= probability <= most + slack
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", EPSILONS, ids=str)
 @pytest.mark.parametrize("outputs", [PAPER, EVENT, UNEVEN], ids=["paper", "event", "uneven"])
 def test_no_output_distinguishes_two_truths_by_more_than_epsilon(outputs, epsilon):
