@@ -1,4 +1,4 @@
-"""The environment of the function `issuer`."""
+"""The settings of the function `issuer` on AWS."""
 
 from kanon.gate.settings import GateSettings
 from kanon.settings import Edge
