@@ -120,14 +120,11 @@ class Anonymous:
 
     Attributes:
         file: where it is kept, for this user alone. Somebody who reads it can test which sets the person has joined.
-        spread: each join waits a random time of up to so many seconds, so that joins are not linked by time; None: a
-            step.
         now: Unix seconds.
-        random: uniform in [0, 1). Each join draws its own.
+        random: uniform in [0, 1).
     """
 
     file: Path
-    spread: float | None = None
     now: Callable[[], float] = time.time
     random: Callable[[], float] = secrets.SystemRandom().random
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -222,10 +219,6 @@ class Anonymous:
     def renew_at(self) -> float:
         """A random Unix time at which to enrol next: within a day after the end of this week."""
         return end_of_week(week_of(self.now())) + self.random() * DAY
-
-    def delay(self, period: int) -> float:
-        """Seconds to wait before one join, at a service with steps of ``period`` seconds."""
-        return self.random() * (period if self.spread is None else self.spread)
 
     def presentation(self, type_: str, set_id: bytes, step: int, at: float) -> dict[str, Any]:
         """How a join at a time names its client.

@@ -72,7 +72,7 @@ class AsyncClient:
         self._url, self._auth = service.rstrip("/"), auth
         self._relay, self._relaying = (relay or "").rstrip("/"), _relaying(self._url, auth) if relay else None
         self._http, self._own = http or httpx2.AsyncClient(cookies=_no_cookies()), http is None
-        self._calls = Calls(deadline, spread, reports, anonymous)
+        self._calls = Calls(deadline, spread, reports, anonymous, relay is not None)
 
     async def __aenter__(self) -> Self:
         return self
@@ -85,9 +85,11 @@ class AsyncClient:
         if self._own:
             await self._http.aclose()
 
-    async def join(self, type_: str, value: Value, client: str | int | None = None) -> None:
+    async def join(
+        self, type_: str, value: Value, client: str | int | None = None, *, delay: float | None = None
+    ) -> None:
         """``Client.join``."""
-        await self._run(self._calls.join(type_, value, client))
+        await self._run(self._calls.join(type_, value, client, delay))
 
     async def join_many(self, joins: Iterable[Join]) -> None:
         """``Client.join_many``."""

@@ -312,7 +312,7 @@ class Background:
         if self._in_batches:
             self.client.join_many(joins)
         else:
-            self.client.join(*joins[0])
+            self.client.join(*joins[0], delay=0)  # it has waited
 
     def _ask(self, items: Sequence[_Item]) -> None:
         questions = [item.question for item in items if item.question is not None]

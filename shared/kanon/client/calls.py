@@ -7,12 +7,11 @@ and without ``async`` run the same generators.
 from __future__ import annotations
 
 import os
-import random
 import secrets
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import islice
@@ -107,18 +106,20 @@ class Calls:
         spread: the largest number of seconds that an answer is kept beyond ``nextUpdate``; None: a tenth of a step.
         reports: the parameters of ``contribute``.
         anonymous: the credential for types that need one.
+        relayed: whether joins go through a relay, so each waits for a random time.
         clock: seconds that never go back.
         now: unix seconds.
-        random: uniform in [0, 1).
+        random: uniform in [0, 1). Nobody can tell it from times that were drawn before: they would link joins.
     """
 
     deadline: float = DEADLINE
     spread: float | None = None
     reports: Windows | None = None
     anonymous: Anonymous | None = None
+    relayed: bool = False
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
-    random: Callable[[], float] = random.random
+    random: Callable[[], float] = secrets.SystemRandom().random
     _types: dict[str, dict[str, Any]] = field(default_factory=dict)
     _types_until: float | None = None
     _kept: dict[tuple[str, SetId], tuple[bool, float]] = field(default_factory=dict)
@@ -133,26 +134,31 @@ class Calls:
 
     # Joining
 
-    def join(self, type_: str, value: Value, client: str | int | None) -> Steps[None]:
-        """Join the set of a value as one client, or with a credential after a random time."""
+    def join(self, type_: str, value: Value, client: str | int | None, delay: float | None) -> Steps[None]:
+        """Join the set of a value as one client, or with a credential, after so many seconds."""
+        if delay is not None and not 0 <= delay < float("inf"):
+            raise ValueError("delay is a number of seconds: give 0 or more")
         described = yield from self._described(type_)
-        listed = described.get("listed", False)
+        hides = self.relayed or described.get("credential", False)
+        after = delay if delay is not None else self.random() * described["period"] if hides else 0.0
+        named = self._named(described, value, client, self.now() + after)
+        asked = answers.join_request(type_, value, named, listed=described.get("listed", False))
+        end = self.clock() + after + self.deadline
+        answers.read_nothing(asked, (yield from self._of_types(asked, {type_}, end, after)))
+
+    def _named(
+        self, described: Mapping[str, Any], value: Value, client: str | int | None, at: float
+    ) -> Mapping[str, Any]:
+        """How a join at a time names its client."""
+        type_ = described["type"]
         if described.get("credential", False):
             if client is not None or self.anonymous is None:
                 raise ValueError(f"type {type_!r} needs a credential: give Client(..., anonymous=), and join no client")
-            after, period = self.anonymous.delay(described["period"]), described["period"]
-            at = self.now() + after
-            set_id, step = decoded(value_id(value)), waiting.join_step(at, period)
-            asked = answers.join_request(
-                type_, value, self.anonymous.presentation(type_, set_id, step, at), listed=listed
-            )
-            end = self.clock() + after + self.deadline
-            answers.read_nothing(asked, (yield from self._answered(asked, end, after)))
-            return
+            step = waiting.join_step(at, described["period"])
+            return self.anonymous.presentation(type_, decoded(value_id(value)), step, at)
         if client is None:
             raise ValueError(f"type {type_!r} needs no credential: give a client")
-        asked = answers.join_request(type_, value, answers.client_field(client), listed=listed)
-        answers.read_nothing(asked, (yield from self._of_types(asked, {type_})))
+        return answers.client_field(client)
 
     def join_many(self, joins: Iterable[Join]) -> Steps[None]:
         """Send joins, 500 per call."""
@@ -312,9 +318,11 @@ class Calls:
         """One type."""
         return (yield from self.call("GET", f"/v1/types/{quote(name, safe='')}"))
 
-    def _of_types(self, asked: Request, names: Collection[str]) -> Steps[Reply]:
+    def _of_types(
+        self, asked: Request, names: Collection[str], end: float | None = None, after: float = 0.0
+    ) -> Steps[Reply]:
         """The answer to a request about these types. One that the service does not have any more raises."""
-        reply = yield from self._answered(asked)
+        reply = yield from self._answered(asked, end, after)
         if reply.status == 404:
             known = [type_["type"] for type_ in (yield from self.types())]
             for name in sorted(set(names) - set(known)):

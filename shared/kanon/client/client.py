@@ -81,11 +81,11 @@ class Client:
         self._connection = _connection(service, relay, auth, reports)
         self._transport = service
         usual = DEADLINE if isinstance(service, str) else 0.0
-        self._calls = Calls(usual if deadline is None else deadline, spread, reports, anonymous)
+        self.relayed = relay is not None
+        self._calls = Calls(usual if deadline is None else deadline, spread, reports, anonymous, self.relayed)
         self._sleep = sleep
         self.authenticated = auth is not None
         """Whether it may send batches everywhere."""
-        self.relayed = relay is not None
 
     def __enter__(self) -> Self:
         return self
@@ -100,12 +100,18 @@ class Client:
 
     # Values
 
-    def join(self, type_: str, value: Value, client: str | int | None = None) -> None:
-        """Join the set of a value as one client.
+    def join(self, type_: str, value: Value, client: str | int | None = None, *, delay: float | None = None) -> None:
+        """Join the set of a value as one client, or without one with the credential.
 
-        Without a client, join with the credential: after a random time of up to a step, unless ``anonymous`` says less.
+        Args:
+            type_: the name of the type.
+            value: names the set.
+            client: an id of the client.
+            delay: seconds to wait before it is sent; with 0, joins in a row show that they have one sender. Left out,
+                it is a random part of a step through a relay and with a credential, otherwise 0. Through a relay
+                ``Background`` can wait in place of the program.
         """
-        self._run(self._calls.join(type_, value, client))
+        self._run(self._calls.join(type_, value, client, delay))
 
     def join_many(self, joins: Iterable[Join]) -> None:
         """Send joins, 500 per call. Most services ask who calls.

@@ -38,12 +38,12 @@ def account(at: Machine, name: str) -> Bearer:
 
 
 def device(at: Machine, file: Path) -> Anonymous:
-    return Anonymous(file, spread=0, now=lambda: at.now)
+    return Anonymous(file, now=lambda: at.now)
 
 
 def client_of(at: Machine, anonymous: Anonymous, relay: str | None = None) -> Client:
     made = Client(at.server.url, anonymous=anonymous, relay=relay, sleep=lambda _: None, deadline=0)
-    made._calls.now = lambda: at.now
+    made._calls.now, made._calls.random = lambda: at.now, lambda: 0.0
     if relay is not None:
         made._connection._relaying.now = lambda: at.now  # type: ignore[union-attr]
     return made

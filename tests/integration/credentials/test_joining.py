@@ -369,10 +369,10 @@ def test_the_async_client_joins_with_a_credential_through_a_relay(at: Machine, t
         async with AsyncClient(at.server.url, anonymous=one, relay=relay.url) as client:
             client._calls.now = client._relaying.now = lambda: at.now  # type: ignore[union-attr]
             with pytest.raises(EnrolmentError, match="call enrol"):
-                await client.join(TYPE, "a value")
+                await client.join(TYPE, "a value", delay=0)
             one.enrol(at.server.url, auth=account(at, "me"), relay=relay.url)
             for _ in range(2):
-                await client.join(TYPE, "a value")
+                await client.join(TYPE, "a value", delay=0)
             with pytest.raises(ValueError, match="join no client"):
                 await client.join(TYPE, "a value", "me")
 
@@ -389,9 +389,7 @@ def test_the_async_client_joins_with_a_credential_through_a_relay(at: Machine, t
 def test_each_join_waits_for_a_time_of_its_own_and_names_the_step_of_its_end(at: Machine, tmp_path: Path) -> None:
     one = device(at, tmp_path / "file")
     one.enrol(at.server.url, auth=account(at, "me"))
-    one.spread = None
     draws = iter([0.25, 0.99])
-    one.random = lambda: next(draws)
     waited: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -399,7 +397,7 @@ def test_each_join_waits_for_a_time_of_its_own_and_names_the_step_of_its_end(at:
         at.now += seconds
 
     with client_of(at, one) as client:
-        client._sleep = sleep
+        client._sleep, client._calls.random = sleep, lambda: next(draws)
         client.join(TYPE, "a value")
         client.join(TYPE, "another value")
     assert waited == [0.25 * PERIOD, 0.99 * PERIOD]

@@ -55,13 +55,13 @@ def account(name: str) -> SigV4:
 
 
 def device(stack: Stack, file: Path) -> Anonymous:
-    return Anonymous(file, spread=0, now=stack.clock.now)
+    return Anonymous(file, now=stack.clock.now)
 
 
 @contextmanager
 def client_of(stack: Stack, address: str, one: Anonymous, through: str | None) -> Iterator[Client]:
     with Client(address, anonymous=one, relay=through, sleep=lambda _: None, deadline=0) as made:
-        made._calls.now = stack.clock.now
+        made._calls.now, made._calls.random = stack.clock.now, lambda: 0.0
         if through is not None:
             made._connection._relaying.now = stack.clock.now  # type: ignore[union-attr]
         yield made

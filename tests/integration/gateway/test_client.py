@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -243,11 +244,62 @@ def test_a_relay_takes_an_address_and_no_reports(served: Machine) -> None:
             kind(served.server.url, relay="relay.example")
 
 
-def test_the_async_client_does_the_same(served: Machine, relay: Relay) -> None:
+def test_each_join_waits_for_a_random_part_of_a_step(served: Machine, relay: Relay) -> None:
+    """A burst would link the sets of a client. It names the step in which it is sent."""
+    draws, waited = iter([0.25, 0.99, 0.5, 0.0]), list[float]()
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        served.now += seconds
+
+    with client_of(served, relay) as client:
+        client._sleep, client._calls.random = sleep, lambda: next(draws)
+        for number in range(3):
+            client.join("fledge", SET, f"client-{number}")
+        assert waited == [0.25 * PERIOD, 0.99 * PERIOD, 0.5 * PERIOD]
+        assert _joins(served) == 2  # one of them a step later
+        client.join("fledge", SET, "another", delay=0)
+        client.is_shared("fledge", [SET])
+        assert len(waited) == 3
+        with pytest.raises(ValueError, match="delay is a number of seconds"):
+            client.join("fledge", SET, "another", delay=-1)
+    with Client(served.server.url, auth=Bearer(served.key), sleep=sleep) as client:
+        client.join("fledge", SET, "without a relay")
+        client.join("fledge", SET, "later", delay=7)
+    assert waited[3:] == [7]
+
+
+def test_a_join_that_has_waited_is_still_repeated(served: Machine, relay: Relay) -> None:
+    with client_of(served, relay) as client:
+        client.join("fledge", SET, "another", delay=0)
+        client._calls.clock = client._calls.now = lambda: served.now
+        client._sleep = lambda seconds: setattr(served, "now", served.now + seconds)
+        client._calls.random = lambda: 0.5
+        relay.answers = [answer(503)]
+        client.join("fledge", SET, "me")
+        assert not relay.answers
+    assert _joins(served) == 2
+
+
+def test_nobody_can_tell_when_a_client_joins_next(served: Machine, relay: Relay) -> None:
+    with client_of(served, relay) as client:
+        assert isinstance(client._calls.random.__self__, random.SystemRandom)  # type: ignore[attr-defined]
+
+
+def test_the_async_client_does_the_same(served: Machine, relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
     async def run() -> None:
         async with AsyncClient(served.server.url, relay=f"{relay.url}/", auth=Bearer(served.key)) as client:
             _at(client._relaying, served)  # type: ignore[arg-type]
+            client._calls.random = lambda: 0.25
+            monkeypatch.setattr("kanon.client.asynchronous.anyio.sleep", sleep)
             await client.join("fledge", SET, "me")
+            await client.join("fledge", SET, "me", delay=0)
+            assert waited == [0.25 * PERIOD]
             assert await client.is_shared("fledge", [SET]) == frozenset()
             relay.answers = [answer(403), answer(400), answer(200, b"another key")]
             with pytest.raises(RefusedError, match="403"):

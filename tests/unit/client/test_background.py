@@ -279,7 +279,8 @@ def test_through_a_relay_each_join_is_sent_by_itself_at_its_own_time(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = client_of(service, authenticated=True)
-    client.relayed = True
+    client.relayed = client._calls.relayed = True
+    client._sleep = lambda seconds: pytest.fail(f"it waited {seconds} s more")
     moments = iter([0.0, 0.9, 0.0, 0.5])
     monkeypatch.setattr(UNGUESSABLE, "random", lambda: next(moments))
     told: list[tuple[str, int]] = []
