@@ -124,10 +124,13 @@ class Anonymous:
         random: uniform in [0, 1).
     """
 
-    file: Path
+    file: Path | str
     now: Callable[[], float] = time.time
     random: Callable[[], float] = secrets.SystemRandom().random
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def __post_init__(self) -> None:
+        self._path = Path(self.file)
 
     def enrol(
         self,
@@ -168,7 +171,7 @@ class Anonymous:
             stored = _stored(account)
             made = arc.Secrets.random() if stored is None else _opened(stored, key.deployment, recovery)
             # Two processes may begin at once: both go on with what is in the file, before anything is sent.
-            put_file(self.file, _Wallet(key.deployment, made, {}).encode())
+            put_file(self._path, _Wallet(key.deployment, made, {}).encode())
             wallet = self._existing()
         if wallet.deployment != key.deployment:
             raise EnrolmentError(f"{self.file} is for another service: give another file")
@@ -238,7 +241,7 @@ class Anonymous:
 
     def _read(self) -> _Wallet | None:
         try:
-            content = self.file.read_bytes()
+            content = self._path.read_bytes()
         except FileNotFoundError:
             return None
         try:
@@ -254,9 +257,9 @@ class Anonymous:
 
     def _write(self, wallet: _Wallet) -> None:
         """Replace the file, whole or not at all."""
-        beside = self.file.with_name(f".{self.file.name}.{secrets.token_hex(8)}")
+        beside = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
         put_file(beside, wallet.encode())
-        beside.replace(self.file)
+        beside.replace(self._path)
 
 
 _Call = Callable[[Request], Reply]

@@ -3,7 +3,9 @@
 import asyncio
 import base64
 import itertools
+import re
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -39,6 +41,7 @@ from tests.integration.gateway.relayed import inner, sent
 from tests.integration.gateway.test_client import Relay
 from tests.integration.serving.machine import PERIOD, Machine
 from tests.integration.serving.own_joins import sizes
+from tests.paths import ROOT
 
 JOINS, STEPS = 60, 4
 
@@ -333,6 +336,26 @@ def test_the_row_of_a_join_has_the_token_of_its_tag(at: Machine) -> None:
     name = set_key(joining.pepper, TYPE, SET)
     token = client_token(joining.client_key, name, "arc", presented_tag(content), 16)
     assert _rows(at) == [(entry_of(name, token, at.directory.segments.numbers[TYPE]),)]
+
+
+def test_the_guide_runs_as_it_is_written(at: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its addresses are those of the test, and it does not wait."""
+    (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/guides/anonymous.md").read_text(), re.DOTALL)
+    at.now, relay = time.time(), Relay(at)
+    me = account(at, "me")
+    for name, here in (
+        ("https://kanon.example", at.server.url),
+        ("https://relay.example", relay.url),
+        ('"a shared value")', '"a shared value", delay=0)'),
+    ):
+        assert name in block, name
+        block = block.replace(name, here)
+    monkeypatch.chdir(tmp_path)
+    try:
+        exec(block, {"key": me.token})
+    finally:
+        relay.close()
+    assert count(at) == 1
 
 
 def test_a_client_without_a_credential_is_told_to_enrol(at: Machine, tmp_path: Path) -> None:
