@@ -12,6 +12,7 @@ from kanon.client.client import Client
 from kanon.client.connection import Connection, HttpAnswer, Transport
 from kanon.client.errors import (
     ApiError,
+    KeyChangedError,
     KeysDifferError,
     NoAnswerError,
     PartlyRefusedError,
@@ -36,6 +37,7 @@ __all__ = [
     "Headers",
     "HttpAnswer",
     "Join",
+    "KeyChangedError",
     "KeysDifferError",
     "ListedValue",
     "NoAnswerError",

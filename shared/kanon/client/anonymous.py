@@ -23,6 +23,7 @@ from kanon.client.auth import Auth, Headers
 from kanon.client.connection import Connection, Reply
 from kanon.client.errors import ApiError, KeysDifferError, RefusedError
 from kanon.client.values import SetId, Value, decoded, encoded, value_id
+from kanon.client.waiting import chance
 from kanon.clock import DAY, end_of_week, valid_weeks, week_of
 from kanon.disk import put_file
 from kanon.errors import Error
@@ -126,11 +127,12 @@ class Anonymous:
 
     file: Path | str
     now: Callable[[], float] = time.time
-    random: Callable[[], float] = secrets.SystemRandom().random
+    random: Callable[[], float] = chance
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
-    def __post_init__(self) -> None:
-        self._path = Path(self.file)
+    @property
+    def _path(self) -> Path:
+        return Path(self.file)
 
     def enrol(
         self,
@@ -141,7 +143,7 @@ class Anonymous:
         recovery: str | None = None,
         direct: bool = False,
     ) -> None:
-        """Get the credential of this week for an account; nothing if the file has it.
+        """Get the credential of this week for an account; nothing if the file has it and no code is given.
 
         The service learns that the account enrols now, and nothing that joins later show.
 
@@ -150,16 +152,19 @@ class Anonymous:
             auth: names the account. One account is one person, on all devices.
             relay: the address of a relay. Through it comes the key, to be compared with the one that the service shows
                 directly, and so does the request. Without a relay a service could give one person an own key.
-            recovery: a ``recovery_code``. On the first device the service stores the secrets, encrypted with it. On
-                another one they come from there.
+            recovery: a ``recovery_code``. The service stores the secrets, encrypted with it, and another device gets
+                them with it. The code that was given last works, until the service forgets the account.
             direct: ask for the credential without the relay, which brings the key only. A service on AWS needs it.
 
         Raises:
+            FileNotFoundError: the folder of the file does not exist.
             KeysDifferError: relay and service show two keys: the service may single out this person.
             EnrolmentError: the account is enrolled on another device, the code is wrong, or the service did not use the
                 key that it shows.
             ApiError: as for all calls.
         """
+        if not self._path.parent.is_dir():
+            raise FileNotFoundError(f"{self.file}: its folder does not exist: make it first")
         with self._lock, closing(Connection(service)) as shown, _through(service, relay) as hidden:
             key = _key_of(shown, hidden)
             with _account(service, None if direct else relay, auth) as account:
@@ -175,7 +180,7 @@ class Anonymous:
             wallet = self._existing()
         if wallet.deployment != key.deployment:
             raise EnrolmentError(f"{self.file} is for another service: give another file")
-        if wallet.credentials.get(key.epoch, (b"",))[0] == key.key:
+        if wallet.credentials.get(key.epoch, (b"",))[0] == key.key and recovery is None:
             return
         context = credential_context(key.deployment, key.epoch)
         asked = arc.request(wallet.secrets, context, context)

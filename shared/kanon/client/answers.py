@@ -24,11 +24,11 @@ MOST_VALUE_BYTES = 512
 
 
 class Join(NamedTuple):
-    """A client joins the set of a value. ``client`` as text, or a short identifier as a number."""
+    """A client joins the set of a value. ``client`` as text, a short identifier as a number, or None: a credential."""
 
     type: str
     value: Value
-    client: str | int
+    client: str | int | None
 
 
 class Place(NamedTuple):
@@ -122,7 +122,13 @@ def join_request(type_: str, value: Value, client: Mapping[str, Any], *, listed:
 
 
 def batch_entry(join: Join, *, listed: bool) -> dict[str, str | int]:
-    """A join in the body of ``batchJoin``."""
+    """A join in the body of ``batchJoin``.
+
+    Raises:
+        ValueError: it names no client.
+    """
+    if join.client is None:
+        raise ValueError(f"type {join.type!r}: each join of a batch needs a client")
     fields = {**client_field(join.client), **value_field(join.value, listed=listed)}
     return {"type": join.type, "set": value_id(join.value), **fields}
 

@@ -67,10 +67,11 @@ class AsyncClient:
     ) -> None:
         check_relay(service, relay, reports)
         check_anonymous(auth, anonymous)
-        for url in (service, relay or service):
+        for url in (service, service if relay is None else relay):
             address(url)
         self._url, self._auth = service.rstrip("/"), auth
-        self._relay, self._relaying = (relay or "").rstrip("/"), _relaying(self._url, auth) if relay else None
+        self._relay = (relay or "").rstrip("/")
+        self._relaying = None if relay is None else _relaying(self._url, auth)
         self._http, self._own = http or httpx2.AsyncClient(cookies=_no_cookies()), http is None
         self._calls = Calls(deadline, spread, reports, anonymous, relay is not None)
 
@@ -90,6 +91,14 @@ class AsyncClient:
     ) -> None:
         """``Client.join``."""
         await self._run(self._calls.join(type_, value, client, delay))
+
+    async def prepare(self, type_: str) -> None:
+        """``Client.prepare``."""
+        await self._run(self._calls.prepare(type_))
+
+    async def join_prepared(self, type_: str, value: Value, client: str | int | None = None) -> None:
+        """``Client.join_prepared``."""
+        await self._run(self._calls.join_prepared(type_, value, client))
 
     async def join_many(self, joins: Iterable[Join]) -> None:
         """``Client.join_many``."""
@@ -174,7 +183,8 @@ class AsyncClient:
     async def _try(self, attempt: Attempt) -> Reply:
         if attempt.after:
             await anyio.sleep(attempt.after)
-        asked, headers = attempt.request, attempt.request.headers
+        asked = attempt.make()
+        headers = asked.headers
         if self._relaying is not None:
             return await self._through(self._relaying.call(*asked, headers), attempt.within)
         if self._auth is not None:

@@ -5,21 +5,27 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import random
 import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakSet
 
 from kanon.client import waiting
 from kanon.client.answers import Join
 from kanon.client.calls import JOINS_A_CALL
 from kanon.client.client import Client
-from kanon.client.errors import ApiError, NoAnswerError, PartlyRefusedError, RefusedError, UnknownTypeError
+from kanon.client.errors import (
+    ApiError,
+    KeyChangedError,
+    NoAnswerError,
+    PartlyRefusedError,
+    RefusedError,
+    UnknownTypeError,
+)
 from kanon.client.values import SetId, Value, bucket_of, value_id
 
 if TYPE_CHECKING:
@@ -31,10 +37,10 @@ CAPACITY = 10_000
 STEP = 3600.0
 AT_EXIT = 5.0
 LAST_PAUSE = 0.5
+LATE = 1.0
+"""Seconds after its time at which a join that waits for a random time is not sent any more, but at another time."""
 TOLD_EVERY = 60.0
 """Seconds between two reports of what was dropped: a typo in a type must not fill a log."""
-UNGUESSABLE = random.SystemRandom()
-"""Numbers of the usual generator tell the next ones, so times would show which joins have one sender."""
 
 Reason = Literal["full", "late", "refused", "unknown type", "failed", "exit"]
 """Why something was dropped: the queue was full; it could not be sent in time; the service refused it; it has no such
@@ -53,10 +59,13 @@ def log_dropped(reason: Reason, count: int) -> None:
 class _Item:
     """A join, a question, or a contribution, which is encrypted at its first attempt and keeps its bytes.
 
-    It is sent at ``since`` at the earliest.
+    It is sent at ``due`` at the earliest, and for ``keep`` seconds from ``since``. One that ``waits`` is prepared then,
+    and sent at a random time later.
     """
 
     since: float
+    due: float
+    waits: bool = False
     join: Join | None = None
     question: tuple[str, SetId] | None = None
     contribution: tuple[Value, int] | None = None
@@ -78,8 +87,9 @@ class Background:
     the program it has ``at_exit`` seconds. A forked process begins with an empty queue, because its parent sends the
     rest; in a process of ``multiprocessing`` call ``close`` at its end.
 
-    Through a relay a burst of joins would show that they have one sender. So each join is sent by itself, at a random
-    time within ``spread``, and the end of the program drops those whose time has not come.
+    Through a relay, or with a credential, a burst of joins would show that they have one sender. So each is sent by
+    itself, at a random time within ``spread``, and at another one after a failure. The end of the program drops those
+    whose time has not come. Each question is sent by itself, at once.
 
     Args:
         client: a client; with ``auth`` and no relay joins are sent in batches.
@@ -87,7 +97,7 @@ class Background:
         keep: seconds.
         dropped: called in the thread with a reason and a number, at most once a minute; without it a warning is logged.
         at_exit: seconds.
-        spread: seconds; by default an hour through a relay, and none without one.
+        spread: seconds; by default an hour for a client with a relay or a credential, and none for others.
 
     >>> with Client(service) as client, Background(client) as background:
     ...     background.join("fledge", "a shared value", "client-2")
@@ -106,7 +116,7 @@ class Background:
         at_exit: float = AT_EXIT,
         spread: float | None = None,
     ) -> None:
-        self._spread = spread if spread is not None else STEP if client.relayed else 0.0
+        self._spread = spread if spread is not None else STEP if client.hides else 0.0
         if capacity < 1 or not (keep >= 0 and at_exit >= 0 and self._spread >= 0):
             raise ValueError("capacity must be at least 1; keep, at_exit and spread are seconds: give 0 or more")
         self.client = client
@@ -134,14 +144,13 @@ class Background:
 
     # Of the caller
 
-    def join(self, type_: str, value: Value, client: str | int) -> bool:
-        """Join the set of a value later. False: the queue is full.
+    def join(self, type_: str, value: Value, client: str | int | None = None) -> bool:
+        """Join the set of a value later, as one client or with the credential. False: the queue is full.
 
         Raises:
             ValueError: the value has no UTF-8.
         """
-        sent_at = time.monotonic() + self._spread * UNGUESSABLE.random()
-        return self._put(_Item(sent_at, join=Join(type_, value_id(value), client)))
+        return self._put(_now(waits=self._spread > 0, join=Join(type_, value_id(value), client)))
 
     def ask(self, type_: str, value: Value) -> bool:
         """Let ``client.known`` know a value soon. False: the queue is full.
@@ -150,7 +159,7 @@ class Background:
             ValueError: the value has no UTF-8.
         """
         question = type_, value_id(value)
-        return question in self._asked or self._put(_Item(time.monotonic(), question=question))
+        return question in self._asked or self._put(_now(question=question))
 
     def shown(self, type_: str, text: str) -> str:
         """The text if its value is known to be shared, and ``other`` if not; then its question follows.
@@ -175,7 +184,7 @@ class Background:
         if not 0 <= amount < 2**32:
             raise ValueError("a value must be from 0 to 4294967295")
         self.client.check_reports()
-        return self._put(_Item(time.monotonic(), contribution=(value, amount)))
+        return self._put(_now(contribution=(value, amount)))
 
     def _put(self, item: _Item) -> bool:
         with self._changed:
@@ -224,7 +233,7 @@ class Background:
             self._tell(TOLD_EVERY)
             failed = failed + 1 if kept else 0
             if failed:
-                self._pause(waiting.wait(failed, random.random(), again.retry_after))  # noqa: S311, no secret
+                self._pause(waiting.wait(failed, waiting.chance(), again.retry_after))
 
     def _next(self) -> list[_Item]:
         """The next items whose time has come; none when closed and there are none."""
@@ -232,15 +241,23 @@ class Background:
             with self._changed:
                 if (some := self._due()) or self._closed:
                     return some
-                first = min((item.since for item in self._items), default=None)
+                first = min((item.due for item in self._items), default=None)
                 waits = [TOLD_EVERY] if self._untold else []
                 waits += [] if first is None else [max(0.0, first - time.monotonic())]
                 self._changed.wait(min(waits, default=None))
             self._tell(TOLD_EVERY)
 
     def _due(self) -> list[_Item]:
+        """What is sent now. A join that could not be sent at its time gets another one: a queue would be a burst."""
         now = time.monotonic()
-        return list(islice((item for item in self._items if item.since <= now), JOINS_A_CALL))
+        for item in self._items:
+            if self._spread and item.join is not None and not item.waits and item.due < now - LATE:
+                item.due = self._drawn(now)
+        return list(islice((item for item in self._items if item.due <= now), JOINS_A_CALL))
+
+    def _drawn(self, now: float) -> float:
+        """A time at which a join is sent."""
+        return now + self._spread * waiting.chance()
 
     def _pause(self, seconds: float) -> None:
         """Wait, but not long at the end."""
@@ -274,10 +291,11 @@ class Background:
                 contributions.append([item])
         failed = _Failed()
         for group in joins.values():
-            for part in [group] if self._in_batches else [[item] for item in group]:
-                self._attempt(part, self._join, failed)
+            for part in [group] if self._in_batches else _singly(group):
+                self._attempt(part, self._prepare if part[0].waits else self._join, failed)
         for group in questions.values():
-            self._attempt(group, self._ask, failed)
+            for part in _singly(group) if self.client.hides else [group]:  # a query links the sets in it
+                self._attempt(part, self._ask, failed)
         for one in contributions:
             self._attempt(one, self._contribute, failed)
         return failed
@@ -293,10 +311,10 @@ class Background:
 
     def _sort(self, items: Sequence[_Item], error: Exception, failed: _Failed) -> None:
         """Keep what may succeed later, drop the rest."""
-        if isinstance(error, NoAnswerError):
-            failed.items += items
+        if isinstance(error, NoAnswerError | KeyChangedError):
+            failed.items += self._again(items, prepared=isinstance(error, NoAnswerError))
         elif isinstance(error, RefusedError) and error.code in waiting.REPEATED:
-            failed.items += items
+            failed.items += self._again(items, prepared=True)
             failed.retry_after = max(failed.retry_after or 0, error.retry_after or 0)
         elif isinstance(error, UnknownTypeError):
             self._drop("unknown type", len(items))
@@ -305,14 +323,36 @@ class Background:
 
     @property
     def _in_batches(self) -> bool:
-        return self.client.authenticated and not self.client.relayed
+        return self.client.authenticated and not self.client.hides and not self._spread
+
+    def _again(self, items: Sequence[_Item], *, prepared: bool) -> Sequence[_Item]:
+        """Give joins another time. After a changed key all of them have to be prepared again."""
+        with self._changed:
+            for item in items:
+                if self._spread and item.join is not None and not item.waits:
+                    item.due = self._drawn(time.monotonic())
+            for item in self._items if not prepared else ():
+                item.waits = item.join is not None
+        return items
 
     def _join(self, items: Sequence[_Item]) -> None:
         joins = [item.join for item in items if item.join is not None]
         if self._in_batches:
             self.client.join_many(joins)
+        elif self._spread:
+            self.client.join_prepared(*joins[0])
         else:
-            self.client.join(*joins[0], delay=0)  # it has waited
+            self.client.join(*joins[0], delay=0)
+
+    def _prepare(self, items: Sequence[_Item]) -> None:
+        """Ask for what a join needs, and send it later, when nothing else is asked for."""
+        join = items[0].join
+        assert join is not None
+        self.client.prepare(join.type)
+        with self._changed:
+            if self._items:  # not closed meanwhile
+                due = self._drawn(time.monotonic())
+                self._items.append(_Item(due, due, join=join))
 
     def _ask(self, items: Sequence[_Item]) -> None:
         questions = [item.question for item in items if item.question is not None]
@@ -342,6 +382,15 @@ class Background:
                 self._report(reason, count)
             except Exception as error:  # noqa: BLE001, the thread must go on
                 _LOG.warning("the function for what is dropped raised %s", type(error).__name__)
+
+
+def _now(**what: Any) -> _Item:
+    now = time.monotonic()
+    return _Item(now, now, **what)
+
+
+def _singly(items: Sequence[_Item]) -> list[list[_Item]]:
+    return [[item] for item in items]
 
 
 _ALL: WeakSet[Background] = WeakSet()

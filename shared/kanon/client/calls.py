@@ -51,6 +51,7 @@ MOST_KEPT = 100_000
 """Kept answers; the oldest ones go first."""
 TOO_MANY = 429
 """The status of a request that was not looked at."""
+GATEWAY_KEYS = request("GET", "/v1/proxy/keys")
 PUBLIC_KEYS = "/.well-known/aggregation-service/v1/public-keys"
 
 ATTEMPTS = 3
@@ -87,9 +88,9 @@ def check_relay(service: object, relay: str | None, reports: Windows | None) -> 
 
 
 class Attempt(NamedTuple):
-    """Send this request after so many seconds, and wait at most ``within`` seconds; None: as long as usual."""
+    """Make a request after so many seconds, send it, and wait at most ``within`` seconds; None: as long as usual."""
 
-    request: Request
+    make: Callable[[], Request]
     after: float
     within: float | None
 
@@ -109,7 +110,7 @@ class Calls:
         relayed: whether joins go through a relay, so each waits for a random time.
         clock: seconds that never go back.
         now: unix seconds.
-        random: uniform in [0, 1). Nobody can tell it from times that were drawn before: they would link joins.
+        random: uniform in [0, 1).
     """
 
     deadline: float = DEADLINE
@@ -119,7 +120,7 @@ class Calls:
     relayed: bool = False
     clock: Callable[[], float] = time.monotonic
     now: Callable[[], float] = time.time
-    random: Callable[[], float] = secrets.SystemRandom().random
+    random: Callable[[], float] = waiting.chance
     _types: dict[str, dict[str, Any]] = field(default_factory=dict)
     _types_until: float | None = None
     _kept: dict[tuple[str, SetId], tuple[bool, float]] = field(default_factory=dict)
@@ -138,24 +139,49 @@ class Calls:
         """Join the set of a value as one client, or with a credential, after so many seconds."""
         if delay is not None and not 0 <= delay < float("inf"):
             raise ValueError("delay is a number of seconds: give 0 or more")
-        described = yield from self._described(type_)
+        described = yield from self.prepare(type_)
         hides = self.relayed or described.get("credential", False)
         after = delay if delay is not None else self.random() * described["period"] if hides else 0.0
-        named = self._named(described, value, client, self.now() + after)
-        asked = answers.join_request(type_, value, named, listed=described.get("listed", False))
-        end = self.clock() + after + self.deadline
-        answers.read_nothing(asked, (yield from self._of_types(asked, {type_}, end, after)))
+        yield from self._join(described, value, client, after, self.deadline)
 
-    def _named(
-        self, described: Mapping[str, Any], value: Value, client: str | int | None, at: float
-    ) -> Mapping[str, Any]:
-        """How a join at a time names its client."""
+    def join_prepared(self, type_: str, value: Value, client: str | int | None) -> Steps[None]:
+        """Join at once and once; ``prepare`` has asked for all else."""
+        described = yield from self._described(type_)
+        yield from self._join(described, value, client, 0.0, 0.0)
+
+    def prepare(self, type_: str) -> Steps[Mapping[str, Any]]:
+        """Ask for what a join needs, and return the description of its type.
+
+        The service sees the address of a client that asks for its key. So this comes before the wait of a join.
+        """
+        if self.relayed:
+            answers.read_nothing(GATEWAY_KEYS, (yield from self._answered(GATEWAY_KEYS)))
+        return (yield from self._described(type_))
+
+    def _join(
+        self, described: Mapping[str, Any], value: Value, client: str | int | None, after: float, deadline: float
+    ) -> Steps[None]:
+        """Join after so many seconds. Each attempt names the client anew: a presentation is for its step."""
+
+        def make() -> Request:
+            named = self._named(described, value, client)
+            return answers.join_request(described["type"], value, named, listed=described.get("listed", False))
+
+        asked = make()  # what cannot be sent is refused before the wait
+        reply = yield from self._answered(make, self.clock() + after + deadline, after)
+        if reply.status == 404 and not self.relayed:
+            yield from self._check_types({described["type"]})
+        answers.read_nothing(asked, reply)
+
+    def _named(self, described: Mapping[str, Any], value: Value, client: str | int | None) -> Mapping[str, Any]:
+        """How a join that is sent now names its client."""
         type_ = described["type"]
         if described.get("credential", False):
             if client is not None or self.anonymous is None:
                 raise ValueError(f"type {type_!r} needs a credential: give Client(..., anonymous=), and join no client")
-            step = waiting.join_step(at, described["period"])
-            return self.anonymous.presentation(type_, decoded(value_id(value)), step, at)
+            now = self.now()
+            step = waiting.join_step(now, described["period"])
+            return self.anonymous.presentation(type_, decoded(value_id(value)), step, now)
         if client is None:
             raise ValueError(f"type {type_!r} needs no credential: give a client")
         return answers.client_field(client)
@@ -318,16 +344,18 @@ class Calls:
         """One type."""
         return (yield from self.call("GET", f"/v1/types/{quote(name, safe='')}"))
 
-    def _of_types(
-        self, asked: Request, names: Collection[str], end: float | None = None, after: float = 0.0
-    ) -> Steps[Reply]:
+    def _of_types(self, asked: Request, names: Collection[str]) -> Steps[Reply]:
         """The answer to a request about these types. One that the service does not have any more raises."""
-        reply = yield from self._answered(asked, end, after)
+        reply = yield from self._answered(asked)
         if reply.status == 404:
-            known = [type_["type"] for type_ in (yield from self.types())]
-            for name in sorted(set(names) - set(known)):
-                raise UnknownTypeError(name, known)
+            yield from self._check_types(names)
         return reply
+
+    def _check_types(self, names: Collection[str]) -> Steps[None]:
+        """Raise if the service does not have one of these types any more."""
+        known = [type_["type"] for type_ in (yield from self.types())]
+        for name in sorted(set(names) - set(known)):
+            raise UnknownTypeError(name, known)
 
     def _described(self, name: str) -> Steps[dict[str, Any]]:
         """The description of a type, asked for once."""
@@ -433,15 +461,21 @@ class Calls:
         end = None if method == "GET" else self.clock()
         return answers.read_object(asked, (yield from self._answered(asked, end)))
 
-    def _answered(self, asked: Request, end: float | None = None, after: float = 0.0) -> Steps[Reply]:
-        """The answer to a request, which is repeated until ``end``; without one until the deadline."""
+    def _answered(
+        self, asked: Request | Callable[[], Request], end: float | None = None, after: float = 0.0
+    ) -> Steps[Reply]:
+        """The answer to a request, which is repeated until ``end``; without one until the deadline.
+
+        Every attempt sends the same bytes, or what a function makes then.
+        """
+        make = asked if callable(asked) else lambda: asked
         end = self.clock() + self.deadline if end is None else end
         failed = 0
         while True:
             reply, error = None, None
             remaining = end - self.clock() - after
             try:
-                reply = yield Attempt(asked, after, remaining if remaining > 0 else None)
+                reply = yield Attempt(make, after, remaining if remaining > 0 else None)
             except NoAnswerError as no_answer:
                 error = no_answer
             if reply is not None and reply.status not in waiting.REPEATED:

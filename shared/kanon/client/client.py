@@ -81,8 +81,9 @@ class Client:
         self._connection = _connection(service, relay, auth, reports)
         self._transport = service
         usual = DEADLINE if isinstance(service, str) else 0.0
-        self.relayed = relay is not None
-        self._calls = Calls(usual if deadline is None else deadline, spread, reports, anonymous, self.relayed)
+        self.hides = relay is not None or anonymous is not None
+        """Whether its joins hide an address or a client. Then ``Background`` sends them at random times, one by one."""
+        self._calls = Calls(usual if deadline is None else deadline, spread, reports, anonymous, relay is not None)
         self._sleep = sleep
         self.authenticated = auth is not None
         """Whether it may send batches everywhere."""
@@ -108,10 +109,22 @@ class Client:
             value: names the set.
             client: an id of the client.
             delay: seconds to wait before it is sent; with 0, joins in a row show that they have one sender. Left out,
-                it is a random part of a step through a relay and with a credential, otherwise 0. Through a relay
-                ``Background`` can wait in place of the program.
+                it is a random part of a step through a relay and with a credential, otherwise 0. ``Background`` can
+                wait in place of the program.
         """
         self._run(self._calls.join(type_, value, client, delay))
+
+    def prepare(self, type_: str) -> None:
+        """Ask for what a later ``join_prepared`` needs. Through a relay the service sees the address that asks."""
+        self._run(self._calls.prepare(type_))
+
+    def join_prepared(self, type_: str, value: Value, client: str | int | None = None) -> None:
+        """Join now and once, without asking for anything else first: ``prepare`` was called at another time.
+
+        Raises:
+            KeyChangedError: prepare again.
+        """
+        self._run(self._calls.join_prepared(type_, value, client))
 
     def join_many(self, joins: Iterable[Join]) -> None:
         """Send joins, 500 per call. Most services ask who calls.
@@ -230,11 +243,11 @@ class Client:
     def _try(self, attempt: Attempt) -> Reply:
         if attempt.after:
             self._sleep(attempt.after)
-        method, path, body, headers = *attempt.request, attempt.request.headers
+        asked = attempt.make()
         if self._connection is not None:
-            return self._connection(method, path, body, headers, attempt.within)
+            return self._connection(*asked, asked.headers, attempt.within)
         assert not isinstance(self._transport, str)
-        return self._transport(method, path, body, headers)
+        return self._transport(*asked, asked.headers)
 
 
 def _connection(

@@ -30,6 +30,16 @@ class KeysDifferError(ApiError):
         )
 
 
+class KeyChangedError(ApiError):
+    """The service's key changed while a join waited. Nothing was joined.
+
+    The client asks for the new one before its next join waits: the service would see its address beside this join.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("the key of the service changed while a join waited, so nothing was joined: join again")
+
+
 class UnknownTypeError(ApiError):
     """The service has no type of this name.
 

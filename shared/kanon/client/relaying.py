@@ -16,7 +16,7 @@ from kanon.client import waiting
 from kanon.client.answers import Request, of, read_types, reading, request
 from kanon.client.auth import Auth, Headers
 from kanon.client.connection import Connection, HttpAnswer, Reply, address
-from kanon.client.errors import KeysDifferError, RefusedError, UnexpectedAnswerError
+from kanon.client.errors import KeyChangedError, KeysDifferError, RefusedError, UnexpectedAnswerError
 
 try:
     from kanon.gateway.binary_http import (
@@ -40,6 +40,8 @@ try:
 except ImportError as missing:
     raise ImportError(f"{missing.name} is missing: pip install 'kanon-dp[relay]'", name=missing.name) from missing
 
+KEPT = 12 * 3600.0
+"""Seconds for which a key is held. A service takes it for a day after its week, so also after the wait of a join."""
 _JOINS = re.compile(r"/v1/types/[^/]+/sets/[^/]+:join|/v1:batchJoin")
 _KEYS, _GATEWAY, _TYPES = request("GET", KEYS_PATH), request("POST", GATEWAY_PATH), request("GET", "/v1/types")
 
@@ -83,25 +85,34 @@ class Relaying:
         self._authority = address(self.service).netloc.rpartition("@")[2]
 
     def call(self, method: str, path: str, body: bytes, headers: Headers) -> Outers[Reply]:
-        """The answer of the service, or that of a relay that is busy."""
-        if method == "POST" and _JOINS.fullmatch(path):
+        """The answer of the service, or that of a relay that is busy. ``GET KEYS_PATH`` gets the key alone."""
+        if path == KEYS_PATH:
+            key = yield from self._key()
+            return HttpAnswer(200, [], b"{}") if isinstance(key, KeyConfig) else key
+        is_join = method == "POST" and _JOINS.fullmatch(path) is not None
+        if is_join:
             if self._period is None:
-                types = yield from self._sealed("GET", "/v1/types", b"", {})
+                types = yield from self._sealed("GET", "/v1/types", b"", {}, is_join=True)
                 if types.status != 200:
                     return types
                 self._period = _period(types)
             headers = {**headers, STEP_FIELD: str(waiting.join_step(self.now(), self._period))}
-        return (yield from self._sealed(method, path, body, headers))
+        return (yield from self._sealed(method, path, body, headers, is_join=is_join))
 
-    def _sealed(self, method: str, path: str, body: bytes, headers: Headers) -> Outers[Reply]:
-        """Send an inner request. If the relay says that it does not open, get the key again, and send it once more."""
+    def _sealed(self, method: str, path: str, body: bytes, headers: Headers, *, is_join: bool) -> Outers[Reply]:
+        """Send an inner request. If the relay says that it does not open, get the key again, and send it once more.
+
+        A join takes the key that is held, and does not get it again: the service sees the address of who gets it, and
+        could choose the join beside which it sees one.
+        """
         if self.auth is not None:
             headers = self.auth(method, self.service + path, body, headers)
         fields = tuple((name.lower(), value) for name, value in headers.items())
         message = padded(write_request(BinaryRequest(method, "https", self._authority, path, fields, body)))
         reply: Reply | None = None
         for last in (False, True):
-            config = yield from self._key()
+            held = self._config
+            config = held[0] if is_join and held is not None else (yield from self._key())
             if not isinstance(config, KeyConfig):
                 return config
             sealed, exchange = seal_request(message, config)
@@ -112,7 +123,9 @@ class Relaying:
                 return reply
             if reply.status != 400 or last:
                 break
-            self._config = None
+            self._config = config, 0.0  # it is over, but joins that wait must not ask for the next one
+            if is_join:
+                raise KeyChangedError
         assert reply is not None
         raise _refused(_GATEWAY.name, reply)
 
@@ -122,8 +135,9 @@ class Relaying:
         Raises:
             KeysDifferError: they show two keys.
         """
-        if self._config is not None and self.clock() < self._config[1]:
-            return self._config[0]
+        held = self._config
+        if held is not None and self.clock() < held[1]:
+            return held[0]
         replies = []
         for to_relay in (True, False):
             reply = yield Outer(to_relay, _KEYS)
@@ -136,8 +150,7 @@ class Relaying:
             raise KeysDifferError
         with reading(_KEYS):
             config = read_config(replies[0].body)
-        max_age, age = waiting.ages(replies[1].headers) or (0, 0)
-        self._config = config, self.clock() + max(0, max_age - age)
+        self._config = config, self.clock() + KEPT
         return config
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from random import SystemRandom
 
 REPEATED = frozenset({429, 500, 502, 503, 504})
 """Statuses after which the same request may succeed."""
@@ -16,6 +17,16 @@ CLOCK_MARGIN = 60
 """A join names the step of so many seconds ago: the service takes it for 120 s more, so clocks may differ a minute."""
 
 Headers = Iterable[tuple[str, str]]
+_SYSTEM = SystemRandom()
+
+
+def chance() -> float:
+    """A random number for times of joins. Nobody can tell it from earlier ones: they would show which have one sender.
+
+    >>> 0 <= chance() < 1
+    True
+    """
+    return _SYSTEM.random()
 
 
 def wait(failed: int, random: float, retry_after: int | None) -> float:

@@ -1,6 +1,7 @@
 """Enrolment over HTTP: one account is one person, on all devices, through losses, rotation, deletion and backups."""
 
 import base64
+import itertools
 import json
 import re
 import shutil
@@ -151,6 +152,35 @@ def test_another_device_takes_over_the_secrets_with_the_recovery_code_alone(at: 
     stored = (at.directory.path / ACCOUNTS).read_bytes()
     assert _raw(_held(first.file)["secrets"])[:32] not in stored
     assert code.encode() not in stored
+
+
+def test_the_code_that_was_given_last_is_the_one_that_works(at: Machine, tmp_path: Path) -> None:
+    me, one, numbers = account(at, "me"), device(at, tmp_path / "first"), itertools.count()
+
+    def works(code: str) -> bool:
+        try:
+            device(at, tmp_path / str(next(numbers))).enrol(at.server.url, auth=me, recovery=code)
+        except EnrolmentError:
+            return False
+        return True
+
+    first, second, third = recovery_code(), recovery_code(), recovery_code()
+    one.enrol(at.server.url, auth=me)
+    one.enrol(at.server.url, auth=me, recovery=first)
+    assert works(first)
+    one.enrol(at.server.url, auth=me, recovery=second)
+    assert (works(first), works(second)) == (False, True)
+    at.now = end_of_week(week_of(at.now))
+    one.enrol(at.server.url, auth=me)
+    assert works(second)
+    one.enrol(at.server.url, auth=me, recovery=third)
+    assert (works(second), works(third)) == (False, True)
+
+
+def test_a_folder_that_does_not_exist_is_refused_before_anybody_is_asked(at: Machine, tmp_path: Path) -> None:
+    one = device(at, tmp_path / "missing" / "file")
+    with pytest.raises(FileNotFoundError, match="missing/file: its folder does not exist"):
+        one.enrol("http://127.0.0.1:1", auth=account(at, "me"))
 
 
 def _raw(encoded: str) -> bytes:

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from kanon.client import Client, Join, RefusedError, SetId
+from kanon.client import Background, Client, Join, RefusedError, SetId
 from kanon.client.anonymous import EnrolmentError, recovery_code
 from kanon.client.asynchronous import AsyncClient
+from kanon.client.background import STEP
 from kanon.clock import AFTER, WEEK, end_of_week, week_of
 from kanon.credentials import arc, p256
 from kanon.credentials.contexts import session, tag_context
@@ -368,6 +369,31 @@ def test_a_client_without_a_credential_is_told_to_enrol(at: Machine, tmp_path: P
         at.now += WEEK + AFTER
         with pytest.raises(EnrolmentError, match="call enrol"):
             client.join(TYPE, "a value")
+
+
+def test_joins_in_the_background_need_no_client(at: Machine, tmp_path: Path) -> None:
+    one = device(at, tmp_path / "file")
+    one.enrol(at.server.url, auth=account(at, "me"))
+    with client_of(at, one) as client:
+        with Background(client) as background:
+            assert background._spread == STEP
+        with Background(client, spread=0.01) as background:
+            for value in ("one", "another"):
+                background.join(TYPE, value)
+            assert background.flush(30)
+        assert not background.dropped
+        with pytest.raises(ValueError, match="needs a client"):
+            client.batch_join([Join("fledge", "a value", None)])
+    assert count(at) == 2
+
+
+def test_an_attempt_in_a_later_step_presents_that_step(at: Machine, tmp_path: Path) -> None:
+    one = device(at, tmp_path / "file")
+    one.enrol(at.server.url, auth=account(at, "me"))
+    with client_of(at, one) as client:
+        client._calls.random, client._sleep = lambda: 0.5, lambda _: setattr(at, "now", at.now + 2 * PERIOD)
+        client.join(TYPE, "a value")
+    assert count(at) == 1
 
 
 def test_clients_refuse_what_would_name_or_link(at: Machine, tmp_path: Path) -> None:

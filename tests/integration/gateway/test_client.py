@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +10,12 @@ from typing import Any
 import pytest
 
 from kanon.client import (
+    Background,
     Bearer,
     Client,
     Connection,
     Join,
+    KeyChangedError,
     KeysDifferError,
     NoAnswerError,
     PartlyRefusedError,
@@ -24,7 +25,7 @@ from kanon.client import (
     UnknownTypeError,
 )
 from kanon.client.asynchronous import AsyncClient
-from kanon.client.relaying import Relaying
+from kanon.client.relaying import KEPT, RelayedConnection, Relaying
 from kanon.client.waiting import join_step
 from kanon.clock import WEEK
 from kanon.gateway.epochs import Epochs
@@ -169,11 +170,54 @@ def test_a_key_that_is_no_key_stops_the_client(served: Machine, relay: Relay) ->
 
 def test_a_new_key_is_fetched_when_the_old_one_does_not_open_any_more(served: Machine, relay: Relay) -> None:
     with client_of(served, relay) as client:
-        client.join("fledge", SET, "me")
+        client.types()
         served.now += 2 * WEEK
+        client.types()
+    assert relay.paths == [*["/v1/proxy/keys", "/v1/gateway"], *["/v1/gateway", "/v1/proxy/keys", "/v1/gateway"]]
+
+
+def test_a_join_whose_key_has_changed_fails_and_shows_no_address(served: Machine, relay: Relay) -> None:
+    """A service could refuse the join that interests it, to see who asks for the new key."""
+    with client_of(served, relay) as client:
         client.join("fledge", SET, "me")
-    assert relay.paths.count("/v1/proxy/keys") == 2
+        before, served.now = len(relay.seen), served.now + 2 * WEEK
+        with pytest.raises(KeyChangedError, match="join again"):
+            client.join("fledge", SET, "me")
+        with pytest.raises(KeyChangedError):
+            client.join_prepared("fledge", SET, "another that waited")
+        assert relay.paths[before:] == ["/v1/gateway"] * 2
+        waited: list[tuple[float, int]] = []
+        client._sleep = lambda seconds: waited.append((seconds, len(relay.seen)))
+        client.join("fledge", SET, "me")
+        assert relay.paths[before + 2 :] == ["/v1/proxy/keys", "/v1/gateway"]
+        assert [seen for _, seen in waited] == [before + 3]
     assert _joins(served) == 1
+
+
+def test_the_service_sees_an_address_before_the_wait_and_never_beside_a_join(served: Machine, relay: Relay) -> None:
+    told, clock = list[str](), 0.0
+
+    def sleep(_seconds: float) -> None:
+        nonlocal clock
+        clock += KEPT
+        told.append("wait")
+
+    with client_of(served, relay) as client:
+        connection = client._connection
+        assert isinstance(connection, RelayedConnection)
+        inside = connection._service
+        connection._service = lambda *asked: (told.append("address"), inside(*asked))[1]  # type: ignore[assignment]
+        client._sleep, connection._relaying.clock = sleep, lambda: clock
+        for number in range(3):
+            client.join("fledge", SET, f"client-{number}")
+            assert told == ["address", "wait"]
+            told.clear()
+        with Background(client, spread=0.01) as background:
+            background.join("fledge", SET, "me")
+            assert background.flush(30)
+        assert told == ["address"]
+        connection._service = inside
+    assert _joins(served) == 4
 
 
 def test_a_busy_relay_is_asked_again_and_one_that_refuses_is_not(served: Machine, relay: Relay) -> None:
@@ -190,10 +234,10 @@ def test_a_busy_relay_is_asked_again_and_one_that_refuses_is_not(served: Machine
             assert len(relay.seen) == asked
         relay.answers = [answer(400), answer(404)]
         with pytest.raises(RefusedError, match=r"GET /v1/proxy/keys: 404: .* ask who runs it"):
-            client.join("fledge", SET, "me")
+            client.types()
         relay.answers = [None, answer(400), None, answer(400)]
         with pytest.raises(RefusedError, match="POST /v1/gateway: 400: the relay, or the service"):
-            client.join("fledge", SET, "me")
+            client.types()
 
 
 @pytest.mark.parametrize("body", [b"", b"x" * 500])
@@ -269,6 +313,22 @@ def test_each_join_waits_for_a_random_part_of_a_step(served: Machine, relay: Rel
     assert waited[3:] == [7]
 
 
+def test_a_join_in_the_background_whose_key_has_changed_is_sent_at_another_time(served: Machine, relay: Relay) -> None:
+    with client_of(served, relay, deadline=0) as client, Background(client, spread=0.01) as background:
+        relay.answers = [None, None, None, answer(400)]  # key, types, types of the connection, join
+        background.join("fledge", SET, "me")
+        assert background.flush(30)
+    assert not background.dropped
+    assert relay.paths[3:] == ["/v1/gateway", "/v1/proxy/keys", "/v1/gateway"]
+    assert _joins(served) == 1
+
+
+def test_an_empty_address_is_no_relay(served: Machine) -> None:
+    for kind in (Client, AsyncClient):
+        with pytest.raises(ValueError, match="is not an address"):
+            kind(served.server.url, relay="")
+
+
 def test_a_join_that_has_waited_is_still_repeated(served: Machine, relay: Relay) -> None:
     with client_of(served, relay) as client:
         client.join("fledge", SET, "another", delay=0)
@@ -281,9 +341,12 @@ def test_a_join_that_has_waited_is_still_repeated(served: Machine, relay: Relay)
     assert _joins(served) == 2
 
 
-def test_nobody_can_tell_when_a_client_joins_next(served: Machine, relay: Relay) -> None:
+def test_nobody_can_tell_when_a_client_joins_next(
+    served: Machine, relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("random._urandom", lambda number: b"\xff" * number)  # what the system gives
     with client_of(served, relay) as client:
-        assert isinstance(client._calls.random.__self__, random.SystemRandom)  # type: ignore[attr-defined]
+        assert client._calls.random() == 1 - 2**-53
 
 
 def test_the_async_client_does_the_same(served: Machine, relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import chain, repeat
 from typing import Any
 
 import pytest
 
-from kanon.client import Background, Bearer, Client, HttpAnswer, NoAnswerError, value_id
-from kanon.client.background import UNGUESSABLE
+from kanon.client import Background, Bearer, Client, HttpAnswer, Join, NoAnswerError, value_id
+from kanon.client.background import LATE, _Item
 from kanon.client.errors import ApiError
 from tests.paths import ROOT
 
@@ -279,10 +280,10 @@ def test_through_a_relay_each_join_is_sent_by_itself_at_its_own_time(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = client_of(service, authenticated=True)
-    client.relayed = client._calls.relayed = True
+    client.hides = True
     client._sleep = lambda seconds: pytest.fail(f"it waited {seconds} s more")
     moments = iter([0.0, 0.9, 0.0, 0.5])
-    monkeypatch.setattr(UNGUESSABLE, "random", lambda: next(moments))
+    monkeypatch.setattr("kanon.client.background.waiting.chance", lambda: next(moments))
     told: list[tuple[str, int]] = []
     background = Background(client, dropped=lambda *what: told.append(what))
     for value in ("now", "in 54 minutes", "also now", "in half an hour"):
@@ -292,6 +293,58 @@ def test_through_a_relay_each_join_is_sent_by_itself_at_its_own_time(
         f"/v1/types/terms/sets/{value_id(value)}:join" for value in ("now", "also now")
     ]
     assert told == [("exit", 2)]
+
+
+def test_a_join_that_could_not_be_sent_gets_another_time(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an outage all that wait would be sent at once."""
+    client = client_of(service)
+    client.hides = True
+    moments = chain([0.0, 0.0, 0.9], repeat(0.0))  # when two joins are sent, and the first one again
+    monkeypatch.setattr("kanon.client.background.waiting.chance", lambda: next(moments))
+    told: list[tuple[str, int]] = []
+    background = Background(client, dropped=lambda *what: told.append(what))
+    service.gate.clear()
+    service.failures = 1
+    for value in ("fails", "is sent"):
+        background.join("terms", value, "c")
+    service.gate.set()
+    background.close()
+    assert service.joined == {value_id("is sent")}
+    assert told == [("exit", 1)]
+
+
+def test_a_join_that_missed_its_time_gets_another_one(service: Service) -> None:
+    background, now = Background(client_of(service), spread=60), time.monotonic()
+    missed = _Item(now, now - LATE - 1, join=Join("terms", "v", "c"))
+    waiting = _Item(now, now - LATE - 1, waits=True, join=Join("terms", "v", "c"))
+    background._items += [missed, waiting]
+    assert background._due() == [waiting]
+    assert now <= missed.due <= time.monotonic() + 60
+    background._items.clear()
+
+
+def test_a_hidden_client_joins_one_by_one_also_at_once(service: Service) -> None:
+    client = client_of(service, authenticated=True)
+    client.hides = True
+    service.gate.clear()
+    background = Background(client, spread=0)
+    for number in range(3):
+        background.join("terms", f"v{number}", "c")
+    service.gate.set()
+    background.close()
+    assert len(service.joined) == 3
+
+
+def test_a_hidden_client_asks_about_one_value_a_query(service: Service) -> None:
+    client = client_of(service)
+    client.hides = True
+    service.gate.clear()
+    background = Background(client)
+    for value in ("one", "two", "three"):
+        background.ask("terms", value)
+    service.gate.set()
+    background.close()
+    assert [len(asked["setsForType"][0]["hashes"]) for _, asked in service.asked] == [1, 1, 1]
 
 
 def test_a_join_whose_time_comes_is_sent_without_another_call(service: Service) -> None:
