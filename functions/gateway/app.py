@@ -25,7 +25,7 @@ SETTINGS = GatewaySettings.from_environment()
 ORIGIN, RELAYS = edge_of(SETTINGS.edge_secret), relays_of(SETTINGS.relay_secret)
 
 # An invocation bypasses the checks of API Gateway. Without the secret of relays only what anybody may call goes on.
-JOINS = re.compile(rf"{JOIN_PATH.pattern}|/v1:batchJoin") if RELAYS else JOIN_PATH
+JOINS = re.compile(rf"POST (?:{JOIN_PATH.pattern}{'|/v1:batchJoin' if RELAYS else ''})")
 OTHERS = re.compile(
     rf"POST /v1:(?:query|validateHashes{'|batchQuery' if RELAYS else ''})"
     r"|GET /v1/types(?:/[^/]+(?:/sets/[^/]+)?)?"
@@ -57,7 +57,7 @@ def _function(path: str, *, is_join: bool) -> str:
 def called(event: dict[str, Any]) -> dict[str, Any]:
     """The result of the function for a decrypted request; an error inside, if it gives none."""
     asked = event["requestContext"]["http"]
-    is_join = asked["method"] == "POST" and JOINS.fullmatch(asked["path"])
+    is_join = JOINS.fullmatch(f"{asked['method']} {asked['path']}")
     event["requestContext"][RELAYED] = True
     try:
         reply = lambda_client().invoke(

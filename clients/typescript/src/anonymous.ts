@@ -138,7 +138,7 @@ export class Anonymous implements Presenting {
     if (wallet.weeks[key.epoch]?.[0] === key.key) return;
     const { secrets } = wallet;
     const mine = new Secrets(decoded(secrets));
-    const held = await issued(account, key, mine, stored ?? (await sealed(mine, keys)));
+    const held = await issued(account, key, mine, stored ?? (await sealed(mine, keys)), await periodOf(service, options));
     await this.#store.replace((before) => {
       const now = before === undefined ? undefined : read(before);
       if (now?.secrets !== secrets) throw new EnrolmentError("the credential was deleted meanwhile: enrol again");
@@ -156,7 +156,7 @@ export class Anonymous implements Presenting {
    */
   async delete(service: string, options: Account): Promise<void> {
     onlyOptions(options, ["auth", "through", "direct"]);
-    await accountOf(service, options).json(call("DELETE", PATH));
+    await accountOf(service, options).json({ ...call("DELETE", PATH), ...(await periodOf(service, options)) });
   }
 
   /**
@@ -225,6 +225,16 @@ function accountOf(service: string, { auth, through, direct }: Account): Connect
   return new Connection(service, auth, direct ? undefined : through);
 }
 
+/** The length of a step: through a relay, what changes an account names its step. */
+async function periodOf(service: string, { through, direct }: Account): Promise<Pick<Call, "period">> {
+  if (!through || direct) return {};
+  const asked = call("GET", "/v1/types");
+  const { answer } = await new Connection(service, undefined, through).json(asked);
+  const period: unknown = answer.types?.[0]?.period;
+  if (!Number.isSafeInteger(period)) throw unexpected(asked);
+  return { period: period as number };
+}
+
 /** The key that the service shows, if the relay brings the same. */
 async function keyOf(direct: Connection, hidden: Connection | undefined): Promise<Key> {
   const asked = call("GET", KEYS);
@@ -262,11 +272,11 @@ async function opened(stored: Bytes, keys: CryptoKey[]): Promise<Secrets> {
 }
 
 /** A credential from the issuer. */
-async function issued(account: Connection, { deployment, epoch, key }: Key, secrets: Secrets, stored: Uint8Array): Promise<Credential> {
+async function issued(account: Connection, { deployment, epoch, key }: Key, secrets: Secrets, stored: Uint8Array, period: Pick<Call, "period">): Promise<Credential> {
   const context = credentialContext(deployment, epoch);
   const request = secrets.request(context, context);
   const recovery = stored.length ? { recovery: base64url(stored) } : {};
-  const asked = call("POST", PATH, JSON.stringify({ epoch, request: base64url(request.message), ...recovery }));
+  const asked = { ...call("POST", PATH, JSON.stringify({ epoch, request: base64url(request.message), ...recovery })), ...period };
   const { answer } = await account.json(asked).catch((error: unknown) => {
     throw error instanceof RefusedError && error.status === 409 ? new EnrolmentError(error.message, { cause: error }) : error;
   });

@@ -20,7 +20,7 @@ export interface Call {
   keepalive?: boolean;
   /** Send the body as text/plain: a browser does not ask first whether it may. */
   simple?: boolean;
-  /** Of a join: the length of its step in seconds. */
+  /** Of what names a step through a relay, such as a join: the length of this in seconds. */
   period?: number;
 }
 
@@ -35,7 +35,7 @@ export interface Sent {
   signal: AbortSignal;
 }
 
-/** Sends one request to a service. A join has the length of its step in seconds. */
+/** Sends one request to a service; with the length of a step in seconds if it names one. */
 export type Send = (service: string, path: string, init: Sent, period?: number) => Promise<Response>;
 
 /** Joins that name nobody: an `Anonymous` of `kanon-client/anonymous`. */

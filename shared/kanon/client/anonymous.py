@@ -167,7 +167,7 @@ class Anonymous:
             raise FileNotFoundError(f"{self.file}: its folder does not exist: make it first")
         with self._lock, closing(Connection(service)) as shown, _through(service, relay) as hidden:
             key = _key_of(shown, hidden)
-            with _account(service, None if direct else relay, auth) as account:
+            with _account(service, None if direct else relay, auth, self.now) as account:
                 self._enrol(account, key, recovery)
 
     def _enrol(self, account: _Call, key: _Key, recovery: str | None) -> None:
@@ -209,7 +209,7 @@ class Anonymous:
         It forgets the account when no credential of it can count any more; until then nobody can enrol it again.
         The arguments are those of ``enrol``.
         """
-        with _account(service, None if direct else relay, auth) as account:
+        with _account(service, None if direct else relay, auth, self.now) as account:
             read_object(_DELETE, account(_DELETE))
 
     def tag(self, type_: str, value: Value) -> str:
@@ -280,9 +280,9 @@ def _through(service: str, relay: str | None) -> Iterator[RelayedConnection | No
 
 
 @contextmanager
-def _account(service: str, relay: str | None, auth: Auth) -> Iterator[_Call]:
+def _account(service: str, relay: str | None, auth: Auth, now: Callable[[], float]) -> Iterator[_Call]:
     """Calls with the name of the account, through the relay if there is one."""
-    connection = Connection(service, auth=auth) if relay is None else RelayedConnection(service, relay, auth)
+    connection = Connection(service, auth=auth) if relay is None else RelayedConnection(service, relay, auth, now)
     with closing(connection):
         yield lambda call: connection(*call, call.headers, None)
 

@@ -42,7 +42,8 @@ except ImportError as missing:
 
 KEPT = 12 * 3600.0
 """Seconds for which a key is held. A service takes it for a day after its week, so also after the wait of a join."""
-_JOINS = re.compile(r"/v1/types/[^/]+/sets/[^/]+:join|/v1:batchJoin")
+_JOINS = re.compile(r"POST /v1(?:/types/[^/]+/sets/[^/]+:join|:batchJoin)")
+_ENROLMENTS = re.compile("(?:POST|DELETE) /v1/credentials")
 _KEYS, _GATEWAY, _TYPES = request("GET", KEYS_PATH), request("POST", GATEWAY_PATH), request("GET", "/v1/types")
 
 _T = TypeVar("_T")
@@ -89,14 +90,16 @@ class Relaying:
         if path == KEYS_PATH:
             key = yield from self._key()
             return HttpAnswer(200, [], b"{}") if isinstance(key, KeyConfig) else key
-        is_join = method == "POST" and _JOINS.fullmatch(path) is not None
-        if is_join:
+        is_join = _JOINS.fullmatch(f"{method} {path}") is not None
+        if is_join or _ENROLMENTS.fullmatch(f"{method} {path}"):
             if self._period is None:
-                types = yield from self._sealed("GET", "/v1/types", b"", {}, is_join=True)
+                types = yield from self._sealed("GET", "/v1/types", b"", {}, is_join=is_join)
                 if types.status != 200:
                     return types
                 self._period = _period(types)
             headers = {**headers, STEP_FIELD: str(waiting.join_step(self.now(), self._period))}
+        if self.auth is not None:
+            headers = self.auth(method, self.service + path, body, headers)
         return (yield from self._sealed(method, path, body, headers, is_join=is_join))
 
     def _sealed(self, method: str, path: str, body: bytes, headers: Headers, *, is_join: bool) -> Outers[Reply]:
@@ -105,8 +108,6 @@ class Relaying:
         A join takes the key that is held, and does not get it again: the service sees the address of who gets it, and
         could choose the join beside which it sees one.
         """
-        if self.auth is not None:
-            headers = self.auth(method, self.service + path, body, headers)
         fields = tuple((name.lower(), value) for name, value in headers.items())
         message = padded(write_request(BinaryRequest(method, "https", self._authority, path, fields, body)))
         reply: Reply | None = None

@@ -27,10 +27,13 @@ class NotNowError(Error):
 
 
 class TakenError(Error):
-    """The account has another m1, on another device or a lost one."""
+    """The account has another m1, on another device or a lost one; or it was deleted."""
 
     def __init__(self) -> None:
-        super().__init__("the account has other secrets: take over those of your other device with the recovery code")
+        super().__init__(
+            "the account has other secrets: take over those of your other device with the recovery code. Or it was"
+            " deleted: enrol again when its joins count no more"
+        )
 
 
 class Row(NamedTuple):

@@ -3,7 +3,8 @@
 Nothing of the outer request goes on: neither headers nor address. Of the inner one go method, path, body and a
 few headers. A request that does not open is refused outside; all other errors are inside, with status 200 outside.
 
-A recorded request can be sent again by whoever recorded it. So a join names its step, and is refused when that is over.
+A recorded request can be sent again by whoever recorded it. So what changes something names its step, and is refused
+when that is over.
 """
 
 import base64
@@ -50,8 +51,8 @@ NOT_OPENED = error_answer(
 )
 WRONG_STEP = error_answer(
     400,
-    f"a join through the gateway names its step as {STEP_FIELD}: send it again with the current step, and check the"
-    " clock",
+    f"through the gateway this request must name its step as {STEP_FIELD}: send it again with the current step, and"
+    " check the clock",
     Problem(field=STEP_FIELD, reason="not the current step"),
 )
 
@@ -63,14 +64,14 @@ class Gateway:
     Attributes:
         epochs: its keys.
         period: the length of a step in seconds.
-        joins: the paths that must name a step, with POST.
-        others: the other requests that go on, as method, space and path.
+        stepped: the requests that must name a step, as method, space and path.
+        others: the other ones that go on.
         passed_on: the headers of an inner request that go on.
     """
 
     epochs: Epochs
     period: int
-    joins: re.Pattern[str]
+    stepped: re.Pattern[str]
     others: re.Pattern[str]
     passed_on: frozenset[str] = PASSED_ON
 
@@ -115,15 +116,16 @@ class Gateway:
             return _response(_refusal(error_answer(400, f"the inner request is not binary HTTP: {error}")))
         path, _, query = request.path.partition("?")
         path = unquote(path)
-        is_join = request.method == "POST" and self.joins.fullmatch(path)
-        if is_join and not self._in_time(request, now):
-            return _response(_refusal(WRONG_STEP))
-        if not is_join and not self.others.fullmatch(f"{request.method} {path}"):
+        asked = f"{request.method} {path}"
+        if self.stepped.fullmatch(asked):
+            if not self._in_time(request, now):
+                return _response(_refusal(WRONG_STEP))
+        elif not self.others.fullmatch(asked):
             return _response(_refusal(NOWHERE))
         return _response(service(_event(request, path, query, self.passed_on)))
 
     def _in_time(self, request: BinaryRequest, now: float) -> bool:
-        """Whether a join names its step, and is in time."""
+        """Whether a request names its step, and is in time."""
         named = [value for name, value in request.fields if name == STEP_FIELD]
         return (
             len(named) == 1 and _STEP.fullmatch(named[0]) is not None and clock.in_time(int(named[0]), now, self.period)

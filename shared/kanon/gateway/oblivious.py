@@ -16,7 +16,7 @@ from kanon.gateway.hpke import SealedError
 KEYS_TYPE, REQUEST_TYPE, RESPONSE_TYPE = "application/ohttp-keys", "message/ohttp-req", "message/ohttp-res"
 KEYS_PATH, GATEWAY_PATH = "/v1/proxy/keys", "/v1/gateway"
 STEP_FIELD = "kanon-step"
-"""The field of an inner request in which a join names its step."""
+"""The field in which an inner request names its step."""
 CONFIG_BYTES = 41
 LAST_ID = 127
 """Chromium takes ids from 1 to this one."""

@@ -10,18 +10,19 @@ from kanon.serving.access import JOINS
 from kanon.serving.directory import Directory, at_random, write_secret
 
 GATEWAY_KEY = "gateway-key"
+STEPPED = re.compile(rf"POST (?:{JOINS.pattern})|(?:POST|DELETE) /v1/credentials")
+"""What changes something: a recorded one must not do so again later."""
 OTHERS = re.compile(
     r"POST /v1:(?:query|batchQuery|validateHashes)"
-    r"|GET /v1/(?:types(?:/[^/]+(?:/sets/[^/]+)?)?|credentials/keys)"
-    r"|(?:GET|POST|DELETE) /v1/credentials"
+    r"|GET /v1/(?:types(?:/[^/]+(?:/sets/[^/]+)?)?|credentials(?:/keys)?)"
 )
-"""What clients ask beside joins. Health, metrics, jobs, reports and the console have no place behind a relay."""
+"""What clients ask beside. Health, metrics, jobs, reports and the console have no place behind a relay."""
 
 
 def open_gateway(directory: Directory) -> Gateway:
     """The gateway of an open directory. Its secret is made when it is needed first; a new one harms nobody."""
     secret = Secret.derived(GATEWAY_KEY, _secret(directory.path / "secrets" / GATEWAY_KEY))
-    return Gateway(Epochs(secret), directory.settings.period, JOINS, OTHERS)
+    return Gateway(Epochs(secret), directory.settings.period, STEPPED, OTHERS)
 
 
 def _secret(file: Path) -> str:

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from kanon import clock
 from kanon.cli.serve_data import Credentials
-from kanon.client import Bearer, KeysDifferError, RefusedError, SetId, UnexpectedAnswerError, anonymous
+from kanon.client import Bearer, Connection, KeysDifferError, RefusedError, SetId, UnexpectedAnswerError, anonymous
 from kanon.client.anonymous import EnrolmentError, recovery_code
 from kanon.clock import AFTER, LATE, WEEK, end_of_week, week_of
 from kanon.credentials import arc
@@ -48,6 +48,7 @@ from tests.integration.credentials.people import (
     served,
     text,
 )
+from tests.integration.gateway.relayed import OBLIVIOUS, inner, sent
 from tests.integration.gateway.test_client import Relay, answer
 from tests.integration.serving.machine import PERIOD, Machine
 
@@ -79,6 +80,14 @@ def _enrol(at: Machine, who: Bearer, secrets: arc.Secrets, week: int | None = No
 def _call(at: Machine, who: Bearer | None, method: str, body: Any = None) -> Any:
     headers = {} if who is None else dict(who(method, "", b"", {}))
     return at.request(method, ENROL, body, headers, key=False)
+
+
+def _relayed(at: Machine, who: Bearer, method: str, body: Any = None, **fields: str) -> tuple[int, str]:
+    """What the service answers through the gateway."""
+    named = {"content_type": "application/json", **dict(who(method, "", b"", {}))}
+    content = b"" if body is None else json.dumps(body).encode()
+    found = sent(at, inner(method, ENROL, content, **{name.lower(): value for name, value in named.items()}, **fields))
+    return found.status, found.content.decode()
 
 
 def _held(file: Path) -> dict[str, Any]:
@@ -131,7 +140,7 @@ def test_a_second_m1_is_refused_until_no_join_of_the_first_one_can_count(at: Mac
     assert _enrol(at, me, first)[0] == 200
     assert _enrol(at, me, first)[0] == 200  # as a client does that got no answer
     status, refusal = _enrol(at, me, second)
-    assert (status, "recovery code" in refusal) == (409, True)
+    assert (status, "recovery code" in refusal, "deleted" in refusal) == (409, True, True)
     at.now = free - 1
     assert _enrol(at, me, second)[0] == 409
     at.now = free
@@ -212,6 +221,69 @@ def test_a_deleted_account_gets_nothing_until_its_row_is_free(at: Machine, tmp_p
         assert _enrol(at, me, secrets)[0] == 409
     at.now = free
     assert _enrol(at, me, arc.Secrets.random())[0] == 200
+
+
+def _recorded(relay: Relay) -> bytes:
+    """The last request that somebody at the relay has seen."""
+    return [body for _, path, body in relay.seen if path == "/v1/gateway"][-1]
+
+
+def _replayed(at: Machine, message: bytes) -> None:
+    with closing(Connection(at.server.url)) as connection:
+        assert connection("POST", "/v1/gateway", message, OBLIVIOUS).status == 200  # what it says inside is encrypted
+
+
+@pytest.mark.parametrize("into", [0, PERIOD // 2])
+def test_a_recorded_deletion_deletes_nobody_who_enrols_again_later(
+    at: Machine, relay: Relay, tmp_path: Path, into: int
+) -> None:
+    me, how = account(at, "me"), {"relay": relay.url}
+    old, new = device(at, tmp_path / "old"), device(at, tmp_path / "new")
+    old.enrol(at.server.url, auth=me, **how)
+    at.now = end_of_week(week_of(at.now)) + AFTER + WINDOW + PERIOD - at.now % PERIOD + into
+    old.delete(at.server.url, auth=me, **how)
+    deletion = _recorded(relay)
+    _replayed(at, deletion)
+    assert _call(at, me, "GET").status == 404
+    at.now += PERIOD + LATE
+    new.enrol(at.server.url, auth=me, **how)
+    _replayed(at, deletion)
+    assert _call(at, me, "GET").status == 200
+    at.now += WEEK
+    new.enrol(at.server.url, auth=me, **how)
+    assert len(_held(new.file)["weeks"]) == 2
+
+
+def test_a_recorded_enrolment_puts_nothing_back_later(at: Machine, relay: Relay, tmp_path: Path) -> None:
+    me, code = account(at, "me"), recovery_code()
+    device(at, tmp_path / "file").enrol(at.server.url, auth=me, relay=relay.url, recovery=code)
+    enrolment_, first = _recorded(relay), _call(at, me, "GET").body
+    _replayed(at, enrolment_)
+    assert _call(at, me, "GET").body == first
+    at.now += PERIOD + LATE
+    own = arc.Secrets.decode(_raw(_held(tmp_path / "file")["secrets"]))
+    assert _enrol(at, me, own, recovery=text(bytes(92)))[0] == 200
+    second = _call(at, me, "GET").body
+    _replayed(at, enrolment_)
+    assert _call(at, me, "GET").body == second != first
+
+
+def test_through_the_gateway_what_changes_an_account_names_its_step_and_reading_does_not(at: Machine) -> None:
+    me, now, week = account(at, "me"), int(at.now // PERIOD), week_of(at.now)
+    context = credential_context(issuer(at).deployment, week)
+    body = {"epoch": week, "request": text(arc.request(arc.Secrets.random(), context, context).message)}
+    wrong: list[dict[str, str]] = [{}, {"kanon_step": str(now - 2)}, {"kanon_step": str(now + 1)}]
+    for fields in wrong:
+        status, refusal = _relayed(at, me, "POST", body, **fields)
+        assert (status, "kanon-step" in refusal, "join" in refusal) == (400, True, False)
+    assert _relayed(at, me, "GET")[0] == 404
+    assert _relayed(at, me, "POST", body, kanon_step=str(now))[0] == 200
+    for fields in wrong:
+        assert _relayed(at, me, "DELETE", **fields)[0] == 400
+    assert _relayed(at, me, "GET")[0] == 200
+    assert [_relayed(at, me, "DELETE", kanon_step=str(now))[0] for _ in range(2)] == [200] * 2
+    assert _relayed(at, me, "GET")[0] == 404
+    assert _relayed(at, me, "PUT", body, kanon_step=str(now))[0] == 404
 
 
 def test_an_account_is_forgotten_when_its_row_is_free(at: Machine) -> None:

@@ -177,7 +177,7 @@ def test_an_operator_deletes_an_account_as_the_person_could_beside_the_service(t
         told = deleted(ME)
         assert told.splitlines()[-1] == "Deleted."
         assert "holds until its week ends" in told
-        with pytest.raises(EnrolmentError, match="other secrets"):
+        with pytest.raises(EnrolmentError, match="was deleted: enrol again when"):
             device(at, tmp_path / "third").enrol(at.server.url, auth=me, recovery=code)
         device(at, tmp_path / "fourth").enrol(at.server.url, auth=account(at, OTHER))
         assert ME not in at.logs.getvalue()

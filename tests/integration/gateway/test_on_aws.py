@@ -215,6 +215,17 @@ def test_nothing_of_the_outer_request_and_no_identity_reaches_the_functions(
     assert "marked" not in json.dumps(event) + stack.logs.getvalue()  # type: ignore[attr-defined]
 
 
+def test_with_another_method_the_path_of_a_join_does_not_lead_to_join(
+    new_stack: Callable[..., Stack], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack, seen = new_stack({"Gateway": "ON"}), list[str]()
+    invoke = stack.invoke
+    monkeypatch.setattr(stack, "invoke", lambda name, event: (seen.append(name), invoke(name, event))[1])
+    step = str(int(stack.clock.now()) // PERIOD)
+    assert [sent(stack, inner(method, JOIN, kanon_step=step)).status for method in ("GET", "DELETE")] == [404, 404]
+    assert "join" not in seen
+
+
 def test_behind_an_edge_the_gateway_alone_looks_for_its_header(new_stack: Callable[..., Stack]) -> None:
     stack = new_stack({**WITH_EDGE, "Gateway": "ON"})
     through = {HEADER: json.loads(stack.storage.secrets["EdgeSecret"])["current"]}

@@ -1,4 +1,4 @@
-"""What of a request goes on, in which steps a join is taken, and where errors are answered."""
+"""What of a request goes on, in which steps it is taken, and where errors are answered."""
 
 import base64
 import re
@@ -38,9 +38,8 @@ class Asked:
         self.now, self.body, self.headers = NOW, body, headers or {}
         monkeypatch.setattr(clock, "now", lambda: self.now)
         epochs = Epochs(Secret.derived("gateway", "a secret"))
-        self.gateway = Gateway(
-            epochs, PERIOD, re.compile(r"/v1/types/t/sets/AA:join|/v1:batchJoin"), re.compile("GET /x")
-        )
+        stepped = re.compile(r"POST (?:/v1/types/t/sets/AA:join|/v1:batchJoin)|DELETE /x")
+        self.gateway = Gateway(epochs, PERIOD, stepped, re.compile("GET /x"))
 
     def service(self, event: dict[str, Any]) -> dict[str, Any]:
         self.events.append(event)
@@ -59,9 +58,9 @@ class Asked:
         self.opened = exchange.open(base64.b64decode(result["body"]))
         return read_response(self.opened)
 
-    def join(self, *steps: str, path: str = JOIN) -> int:
+    def stepped(self, *steps: str, method: str = "POST", path: str = JOIN) -> int:
         fields = tuple(("kanon-step", step) for step in steps)
-        return self.inner(write_request(BinaryRequest("POST", "https", "", path, fields, b"{}"))).status
+        return self.inner(write_request(BinaryRequest(method, "https", "", path, fields, b"{}"))).status
 
 
 @pytest.fixture
@@ -92,12 +91,15 @@ def test_nothing_of_the_outer_request_and_two_headers_of_the_inner_one_go_on(ask
     ]
 
 
-@pytest.mark.parametrize("path", [JOIN, "/v1:batchJoin", "/v1/types/t/sets/%41A:join"])
-def test_a_join_is_taken_in_its_step_and_120_seconds_after_it(asked: Asked, path: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", JOIN), ("POST", "/v1:batchJoin"), ("POST", "/v1/types/t/sets/%41A:join"), ("DELETE", "/x")],
+)
+def test_what_names_a_step_is_taken_in_it_and_120_seconds_after_it(asked: Asked, method: str, path: str) -> None:
     taken = []
     for seconds in (-1, 0, PERIOD - 1, PERIOD, PERIOD + 119, PERIOD + 120, 2 * PERIOD):
         asked.now = NOW + seconds
-        taken.append(asked.join(str(STEP), path=path))
+        taken.append(asked.stepped(str(STEP), method=method, path=path))
     assert taken == [400, 200, 200, 200, 200, 400, 400]
     assert len(asked.events) == 4
 
@@ -105,8 +107,11 @@ def test_a_join_is_taken_in_its_step_and_120_seconds_after_it(asked: Asked, path
 @pytest.mark.parametrize(
     "steps", [(), ("",), ("now",), (f"-{STEP}",), (f"+{STEP}",), (f"{STEP}.0",), ("9" * 5000,), (str(STEP), str(STEP))]
 )
-def test_a_join_that_names_no_step_is_refused(asked: Asked, steps: tuple[str, ...]) -> None:
-    assert asked.join(*steps) == 400
+@pytest.mark.parametrize(("method", "path"), [("POST", JOIN), ("DELETE", "/x")])
+def test_what_must_name_a_step_and_does_not_is_refused(
+    asked: Asked, method: str, path: str, steps: tuple[str, ...]
+) -> None:
+    assert asked.stepped(*steps, method=method, path=path) == 400
     assert not asked.events
 
 
@@ -132,7 +137,7 @@ def test_answers_have_lengths_that_are_powers_of_two(monkeypatch: pytest.MonkeyP
     answer = asked.inner(write_request(BinaryRequest("GET", "https", "", "/x")))
     assert answer == BinaryResponse(200, (("retry-after", "5"),), b"x" * size)
     assert len(asked.opened) == max(LEAST_PADDED, 8192 if size > 1024 else 0)
-    asked.join("0")
+    asked.stepped("0")
     assert len(asked.opened) == LEAST_PADDED
 
 
