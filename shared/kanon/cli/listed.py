@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from kanon.cli.errors import CommandError, one_line
+from kanon.cli.options import refuse_unused
 from kanon.cli.screen import cell, new_table, plain, screen, show_json
 from kanon.cli.stacks import LOCAL, Profile, find, stack_errors
 from kanon.client.auth import Auth, Bearer
@@ -30,6 +31,7 @@ class Format(StrEnum):
 
 
 def listed(
+    context: typer.Context,
     type_name: Annotated[str, typer.Argument(metavar="TYPE", help="A listed type.", show_default=False)],
     url: Annotated[str | None, typer.Option(help=f"Address of the service, by default {LOCAL}.")] = None,
     key: Annotated[
@@ -63,6 +65,8 @@ def listed(
         raise typer.BadParameter("credentials sign a request to a stack: give its --region too")
     if region is not None and stack is None and (url is None or data is not None):
         raise typer.BadParameter("a signed request goes to a stack: give its --url, without --data")
+    if data is not None or stack is not None or region is not None:
+        refuse_unused(context, {"key"}, "here: a directory, a bucket and a signed request need none")
     if form is Format.PARQUET and sys.stdout.isatty():
         raise typer.BadParameter("Parquet is for a file or a pipe: add > values.parquet", param_hint="--format")
     if data is not None:

@@ -46,7 +46,7 @@ def refuse_unused(context: typer.Context, names: Collection[str], reason: str) -
     """
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
-        if parameter.name in names and source is not None and source.name != "DEFAULT":
+        if parameter.name in names and source is not None and source.name == "COMMANDLINE":
             raise typer.BadParameter(f"{parameter.opts[0]} has no effect {reason}")
 
 

@@ -79,6 +79,7 @@ def test_a_table_shows_control_characters_as_escapes(made: Path) -> None:
         (["grid", "--data", "absent"], "holds no deployment"),
         (["grid", "--since", "2026-01-01"], "name it with --data"),
         (["grid", "--data", "d", "--url", "http://127.0.0.1:1"], "not both"),
+        (["grid", "--data", "d", "--key", "k"], "--key has no effect"),
         (["grid", "--data", "d", "--since", "yesterday"], "give a day as 2026-07-31"),
         (["grid", "--url", "http://127.0.0.1:1"], "no answer"),
         (["grid", "--url", "127.0.0.1"], "http"),
