@@ -220,20 +220,23 @@ export class Client {
     if (before?.step === now) return before.done;
     const path = `${typePath(type)}/sets/${set}:join`;
     const { anonymous, through } = this.#options;
-    const waiting = credential ? anonymous!.delay(period) : through?.delay((now + 1) * step - Date.now());
+    const waiting = credential ? anonymous!.delay(period) : through?.delay(step);
     const proven = async () => JSON.stringify({ ...body, ...(await anonymous!.presentation(type, decoded(set), period)) });
-    const call = { ...this.#call("POST", path, body), simple: true, period, ...(credential ? { body: proven } : { keepalive: true }) };
+    const call = { ...this.#call("POST", path, body), simple: true, join: true, period, ...(credential ? { body: proven } : { keepalive: true }) };
     const done = this.#forOneStep(call, waiting);
     remember(this.#joined, name, { step: now, done });
     done.catch(() => this.#joined.delete(name));
     return done;
   }
 
-  /** Send a join after so many milliseconds, and repeat it for the length of a step. */
+  /** Get the key for a join, wait so many milliseconds, send it, and repeat it for the length of a step. */
   async #forOneStep(call: Call & { period: number }, waiting?: number | Promise<number>): Promise<void> {
-    if (waiting !== undefined) await pause(await waiting);
+    const endOfStep = () => Date.now() + call.period * 1000;
+    const milliseconds = await waiting;
     try {
-      await this.#connection.send({ ...call, end: Date.now() + call.period * 1000 });
+      await this.#connection.prepare(endOfStep());
+      if (milliseconds !== undefined) await pause(milliseconds);
+      await this.#connection.send({ ...call, end: endOfStep() });
     } catch (error) {
       const repeated = error instanceof NoAnswerError || REPEATED.includes((error as RefusedError).status);
       throw repeated ? new DroppedError(`a join was dropped after a step: ${(error as Error).message}`, error) : error;
@@ -384,15 +387,16 @@ export class Client {
     return found && found.from <= now && now < found.until ? found.shared : undefined;
   }
 
-  /** Ask about a value soon, together with others. */
+  /** Ask about a value soon, together with others; through a relay by itself, because one query links its sets. */
   #want(type: string, value: string): void {
     const wanted = this.#wanted.get(type) ?? new Set();
     wanted.add(value);
     if (this.#wanted.has(type)) return;
     this.#wanted.set(type, wanted);
     setTimeout(async () => {
-      const values = [...wanted];
-      await this.isShared(type, values).catch(() => {}); // it stays unknown, and is asked about again
+      const queries = this.#options.through ? [...wanted].map((one) => [one]) : [[...wanted]];
+      // What fails stays unknown, and is asked about again.
+      await Promise.allSettled(queries.map((values) => this.isShared(type, values)));
       this.#wanted.delete(type);
     });
   }

@@ -1,11 +1,13 @@
 import { ApiError, NoAnswerError, RefusedError } from "./errors.js";
-import { REPEATED, retryAfter, wait } from "./waiting.js";
+import { chance, REPEATED, retryAfter, wait } from "./waiting.js";
 
 /** `Bearer ...`, or a function that returns one that is still valid; it is called for every attempt, with what is sent. */
 export type Auth = string | ((method: string, body: string) => string | Promise<string>);
 
 /** Browsers refuse a request with `keepalive` if the bodies in flight together exceed 64 KiB. */
 export const MOST_IN_FLIGHT = 60 * 1024;
+/** Where relay and service show the key of the gateway. */
+export const KEYS = "/v1/proxy/keys";
 /** Milliseconds that one attempt may take. */
 const ATTEMPT = 30_000;
 
@@ -20,8 +22,10 @@ export interface Call {
   keepalive?: boolean;
   /** Send the body as text/plain: a browser does not ask first whether it may. */
   simple?: boolean;
-  /** Of what names a step through a relay, such as a join: the length of this in seconds. */
+  /** The length of a step in seconds. Through a relay the call then names its step: nobody can send it again in a later one. */
   period?: number;
+  /** A join. Through a relay it waits at random before each attempt, and is sent with the key that is held. */
+  join?: boolean;
 }
 
 /** What every request to a service or a relay has: nothing of the page. */
@@ -35,8 +39,8 @@ export interface Sent {
   signal: AbortSignal;
 }
 
-/** Sends one request to a service; with the length of a step in seconds if it names one. */
-export type Send = (service: string, path: string, init: Sent, period?: number) => Promise<Response>;
+/** Sends one attempt of a call to a service. */
+export type Send = (service: string, call: Call, init: Sent) => Promise<Response>;
 
 /** Joins that name nobody: an `Anonymous` of `kanon-client/anonymous`. */
 export interface Presenting {
@@ -49,11 +53,13 @@ export interface Presenting {
 /** Another way to the service than a request to it. */
 export interface Through {
   send: Send;
-  /** Milliseconds that a join waits, of those that are left of its step. */
-  delay: (left: number) => number;
+  /** Get the key for a join, before it waits. The answer is that of a relay or service that is busy, or an empty one. */
+  prepare: (service: string, signal: AbortSignal) => Promise<Response>;
+  /** Milliseconds that a join waits before an attempt, of at most so many. */
+  delay: (most: number) => number;
 }
 
-const directly: Send = (service, path, init) => fetch(service + path, { ...OUTER, ...init });
+const directly: Send = (service, { path }, init) => fetch(service + path, { ...OUTER, ...init });
 
 /** An address without a slash at its end. */
 export function baseUrl(url: string): string {
@@ -92,11 +98,18 @@ export class Connection {
     }
     this.#inFlight += size;
     try {
-      return await this.#repeated(call);
+      return await this.#repeated(call, (content) => this.#fetch(call, content));
     } finally {
       this.#inFlight -= size;
       for (const resolve of this.#queue.splice(0)) resolve();
     }
+  }
+
+  /** Get the key for a join, before it waits. */
+  async prepare(end: number): Promise<void> {
+    const through = this.#through;
+    if (!through) return;
+    await this.#repeated({ method: "GET", path: KEYS, end }, () => through.prepare(this.#url, attemptUntil(end)));
   }
 
   /** The JSON object of an answer, and its headers. */
@@ -107,13 +120,13 @@ export class Connection {
     return { answer, headers };
   }
 
-  async #repeated(call: Call): Promise<Answer> {
+  async #repeated(call: Call, attempt: (content?: string) => Promise<Response>): Promise<Answer> {
     let error: ApiError = new NoAnswerError(`${name(call)}: there was no time left to send it`);
     for (let failed = 1; Date.now() < call.end; failed++) {
       let after: number | null = null;
       const content = typeof call.body === "function" ? await call.body() : call.body;
       try {
-        const response = await this.#fetch(call, content);
+        const response = await attempt(content);
         const body = new Uint8Array(await response.arrayBuffer()); // only then its request has ended for the browser
         if (response.ok) return { body, headers: response.headers };
         after = retryAfter(response.headers);
@@ -126,11 +139,18 @@ export class Connection {
           { cause: caught },
         );
       }
-      const milliseconds = wait(failed, Math.random(), after) * 1000;
+      const milliseconds = this.#wait(call, failed, after);
       if (Date.now() + milliseconds >= call.end) break;
       await pause(milliseconds);
     }
     throw error;
+  }
+
+  /** Milliseconds until the next attempt. */
+  #wait(call: Call, failed: number, after: number | null): number {
+    if (!call.join || !this.#through) return wait(failed, Math.random(), after) * 1000;
+    // Without Retry-After: the service could name one time for all joins of a page. A delay of 0 is not repeated at once.
+    return Math.max(wait(failed, chance(), null) * 1000, this.#through.delay(call.end - Date.now()));
   }
 
   async #fetch(call: Call, body?: string): Promise<Response> {
@@ -143,11 +163,16 @@ export class Connection {
       headers,
       body: body ?? null,
       keepalive: call.keepalive ?? false,
-      signal: AbortSignal.timeout(Math.max(1, Math.min(ATTEMPT, call.end - Date.now()))),
+      signal: attemptUntil(call.end),
     };
     // No `cache`: with "no-store" Chromium also forgets the answer to its preflight request.
-    return await (this.#through?.send ?? directly)(this.#url, call.path, init, call.period);
+    return await (this.#through?.send ?? directly)(this.#url, call, init);
   }
+}
+
+/** Ends an attempt. */
+function attemptUntil(end: number): AbortSignal {
+  return AbortSignal.timeout(Math.max(1, Math.min(ATTEMPT, end - Date.now())));
 }
 
 /** The error for an answer of another form. */

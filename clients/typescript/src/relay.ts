@@ -5,12 +5,11 @@
  */
 import { padded, readResponse } from "./binary_http.js";
 import { bytesOf, joined, type Bytes } from "./bytes.js";
-import { baseUrl, OUTER, type Send, type Through } from "./connection.js";
+import { baseUrl, KEYS, OUTER, type Send, type Through } from "./connection.js";
 import { ApiError, KeysDifferError, onlyOptions, RefusedError } from "./errors.js";
 import { AES_256_GCM, hmac, sender } from "./hpke.js";
 import { ages, chance, joinStep, REPEATED } from "./waiting.js";
 
-const KEYS = "/v1/proxy/keys";
 const GATEWAY = "/v1/gateway";
 const REQUEST_TYPE = "message/ohttp-req";
 /** After the id, the KEM; after the public key, the length of a pair of KDF and AEAD, and this pair. */
@@ -25,10 +24,11 @@ export { KeysDifferError };
 
 export interface RelayOptions {
   /**
-   * Milliseconds that a join waits, of those that are left of its step. By default a random part of them, so that
-   * joins cannot be linked by their time. A page that is closed meanwhile has not joined.
+   * Milliseconds that a join waits before an attempt, of at most so many: a whole step, and after a failed attempt what
+   * is left until the join is dropped. By default a random part of them, so that joins cannot be linked by their time.
+   * A page that is closed meanwhile has not joined.
    */
-  delay?: (left: number) => number;
+  delay?: (most: number) => number;
 }
 
 /** For the option `through` of a client: all its calls go through this relay. */
@@ -36,23 +36,30 @@ export function relay(url: string, options: RelayOptions = {}): Through {
   onlyOptions(options, ["delay"]);
   const address = baseUrl(url);
   const keys = new Map<string, Key>();
-  const send: Send = async (service, path, init, period) => {
+  const send: Send = async (service, { path, period, join }, init) => {
     const fields = Object.entries(init.headers).map(([name, value]): [string, string] => [name.toLowerCase(), value]);
     if (period !== undefined) fields.push([STEP_FIELD, String(joinStep(Date.now() / 1000, period))]);
     const content = bytesOf(init.body ?? "");
     const message = padded({ method: init.method, authority: new URL(service).host, path, fields, content });
     for (let attempt = 0; ; attempt++) {
-      const key = await keyOf(keys, address, service, init.signal, attempt > 0);
+      // A join fetches no new key: the service would see from where, beside the join.
+      const key = (join && keys.get(service)) || (await keyOf(keys, address, service, init.signal));
       if (key instanceof Response) return key;
       const { sealed, open } = await sealedTo(key.config, message);
       const headers = { "Content-Type": REQUEST_TYPE };
       const answer = await fetch(address + GATEWAY, { ...OUTER, method: "POST", headers, body: sealed, signal: init.signal });
       if (REPEATED.includes(answer.status)) return answer;
       if (answer.ok) return opened(await open(new Uint8Array(await answer.arrayBuffer())));
-      if (answer.status !== 400 || attempt) throw refused("POST", GATEWAY, answer.status);
+      const refusesKey = answer.status === 400 && !attempt;
+      if (refusesKey) key.until = 0;
+      if (!refusesKey || join) throw refused("POST", GATEWAY, answer.status);
     }
   };
-  return { send, delay: options.delay ?? ((left) => chance() * left) };
+  const prepare = async (service: string, signal: AbortSignal): Promise<Response> => {
+    const key = await keyOf(keys, address, service, signal);
+    return key instanceof Response ? key : new Response();
+  };
+  return { send, prepare, delay: options.delay ?? ((most) => chance() * most) };
 }
 
 interface Key {
@@ -62,12 +69,12 @@ interface Key {
 }
 
 /** The key of a service, as the relay and the service show it; or the answer of one that is busy. */
-async function keyOf(keys: Map<string, Key>, relay: string, service: string, signal: AbortSignal, again: boolean) {
+async function keyOf(keys: Map<string, Key>, relay: string, service: string, signal: AbortSignal) {
   const before = keys.get(service);
-  if (before && !again && Date.now() < before.until) return before;
+  if (before && Date.now() < before.until) return before;
   const found: Response[] = [];
   for (const url of [relay, service]) {
-    const answer = await fetch(url + KEYS, { ...OUTER, signal, cache: again ? "reload" : "default" });
+    const answer = await fetch(url + KEYS, { ...OUTER, signal, cache: before ? "reload" : "default" });
     if (REPEATED.includes(answer.status)) return answer;
     if (!answer.ok) throw refused("GET", KEYS, answer.status);
     found.push(answer);

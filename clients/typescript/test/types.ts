@@ -8,7 +8,7 @@ import { Reports } from "kanon-client/reports";
 
 const options: Options = { client: "me", auth: async () => "Bearer token", onDrop: (error, join) => console.log(error, join.type) };
 const kanon = new Client("https://kanon.example", options);
-export const hidden = new Client("https://kanon.example", { through: relay("https://relay.example", { delay: (left) => left / 2 }) });
+export const hidden = new Client("https://kanon.example", { through: relay("https://relay.example", { delay: (most) => most / 2 }) });
 export async function nameless(store: Store, token: string): Promise<Client> {
   const through = relay("https://relay.example");
   const me = new Anonymous({ store, spread: 60_000 });

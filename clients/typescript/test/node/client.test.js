@@ -273,6 +273,20 @@ test("sharedOr answers at once, joins, and knows more the next time", async () =
   assert.equal(sent(":join").length, 2);
 });
 
+test("through a relay sharedOr asks about each value by itself", async () => {
+  answer = ({ path }) => (path.includes(":query") ? shared() : {});
+  const through = { prepare: async () => new Response(), delay: () => 0, send: (service, { path }, init) => fetch(service + path, init) };
+  const client = new Client(server.url, { client: "me", through });
+  const values = ["one", "two", "three"];
+  for (const value of values) client.sharedOr("terms", value, "other");
+  while (values.some((value) => client.known("terms", value) === undefined)) await new Promise((done) => setTimeout(done, 5));
+  const asked = sent(":query").map(({ body }) => JSON.parse(body).setsForType[0].hashes);
+  assert.deepEqual(asked.map((ids) => ids.length), [1, 1, 1]);
+  assert.equal(new Set(asked.flat()).size, 3);
+  await client.isShared("terms", ["four", "five"]);
+  assert.equal(JSON.parse(sent(":query").at(-1).body).setsForType[0].hashes.length, 2);
+});
+
 test("nobody answers: one deadline for all attempts", async () => {
   const url = server.url;
   await server.stop();

@@ -14,10 +14,10 @@ const hex = (found) => Buffer.from(found).toString("hex");
 const AT_ONCE = { delay: () => 0 };
 const WEEK = 7 * 24 * 3600 * 1000;
 
-let gate, front, between, instead;
+let gate, front, between, instead, frontInstead;
 before(async () => {
   gate = await service("relayed");
-  front = await recorded(gate.url);
+  front = await recorded(gate.url, (seen) => frontInstead?.(seen));
   between = await relaying(front.url, { instead: (seen) => instead?.(seen) });
 });
 after(async () => {
@@ -25,7 +25,7 @@ after(async () => {
   await gate.stop();
 });
 beforeEach(async () => {
-  instead = undefined;
+  instead = frontInstead = undefined;
   front.requests.length = between.requests.length = 0;
   mock.timers.enable({ apis: ["Date"], now: (await gate.tell("now")).now });
 });
@@ -34,6 +34,15 @@ afterEach(() => mock.timers.reset());
 const client = (options = {}) => new Client(front.url, { client: "me", onDrop: () => {}, through: relay(between.url, AT_ONCE), ...options });
 const outer = (status, body = "{}") => ({ status, body });
 const paths = ({ requests }) => requests.map(({ path }) => path);
+const isCall = ({ path }) => path === "/v1/gateway";
+const isKeys = ({ path }) => path === "/v1/proxy/keys";
+const isDirect = ({ from }) => !from.endsWith(RELAY_ADDRESS);
+
+/** Let the service show its key as one that is over at once. */
+async function overAtOnce() {
+  const body = new Uint8Array(await (await fetch(`${gate.url}/v1/proxy/keys`)).arrayBuffer());
+  frontInstead = (seen) => (isKeys(seen) && isDirect(seen) ? { headers: { "cache-control": "max-age=0" }, body } : undefined);
+}
 
 test("a request, its capsule and the answer are those of the vector", async () => {
   const { method, authority, path, fields, body } = vector.request;
@@ -79,12 +88,70 @@ test("with a key each join is still sent by itself, and the key travels inside",
   for (const { headers } of front.requests) assert.equal(headers.authorization, undefined);
 });
 
-test("a join waits a part of what is left of its step", async () => {
+test("a join gets its key before it waits, and then sends one request, to the relay", async () => {
+  await overAtOnce();
+  const sent = [];
+  instead = ({ path }) => void sent.push(`relay ${path}`);
+  const shown = frontInstead;
+  frontInstead = (seen) => (isDirect(seen) && sent.push(`service ${seen.path}`), shown(seen));
+  const caller = client({ through: relay(between.url, { delay: () => 12_345 }) });
+  await caller.types();
+  sent.length = 0;
+  const timer = globalThis.setTimeout;
+  mock.method(globalThis, "setTimeout", (done, milliseconds) => timer(done, milliseconds === 12_345 ? sent.push("wait") && 0 : milliseconds));
+  await caller.join("terms", "waiting");
+  mock.restoreAll();
+  assert.deepEqual(sent, ["relay /v1/proxy/keys", "service /v1/proxy/keys", "wait", "relay /v1/gateway"]);
+});
+
+test("a join whose key is refused is not sent again, and the key is new before the next one waits", async () => {
+  let wait = 500;
+  let drawn;
+  const waits = new Promise((done) => (drawn = done));
+  const caller = client({ through: relay(between.url, { delay: () => (drawn(), wait) }) });
+  await caller.types();
+  const fetched = () => front.requests.filter(isKeys).length;
+  const before = fetched();
+  let refusals = 1;
+  instead = (seen) => (isCall(seen) && refusals-- > 0 ? outer(400) : undefined);
+  const other = caller.join("terms", "waits meanwhile");
+  await waits;
+  wait = 0;
+  await assert.rejects(caller.join("terms", "refused"), (thrown) => thrown instanceof RefusedError && thrown.status === 400);
+  await other;
+  assert.equal(fetched(), before, "no join fetches a key when it is sent");
+  await caller.join("terms", "next");
+  assert.equal(fetched(), before + 2);
+});
+
+test("a failed join waits at random again, up to what is left of its time", async () => {
   const asked = [];
-  const through = relay(between.url, { delay: (left) => (asked.push(left), 0) });
+  const caller = client({ through: relay(between.url, { delay: (most) => (asked.push(most), 0) }) });
+  const step = (await caller.type("terms")).period * 1000;
+  mock.method(crypto, "getRandomValues", (numbers) => numbers.fill(0));
+  mock.method(Math, "random", () => assert.fail("it would show which joins have one sender"));
+  const later = (milliseconds) => mock.timers.setTime(Date.now() + milliseconds);
+  const calls = () => between.requests.filter(isCall).length;
+  const before = calls();
+  mock.method(globalThis, "fetch", () => Promise.reject(new TypeError("no answer")), { times: 1 });
+  let busy = 2;
+  instead = () => (busy-- > 0 ? (later(1000), { ...outer(503), headers: { "retry-after": "3000" } }) : undefined);
+  await caller.join("terms", "a");
+  assert.deepEqual(asked.splice(0), [step, step, step - 1000, step - 2000]);
+  assert.equal(calls(), before + 3);
+  instead = () => (later(step / 2), outer(503));
+  await assert.rejects(caller.join("terms", "b"), DroppedError);
+  assert.deepEqual(asked, [step, step / 2, 0]);
+  assert.equal(calls(), before + 5);
+  mock.restoreAll();
+});
+
+test("a join waits a random part of a whole step", async () => {
+  const asked = [];
+  const through = relay(between.url, { delay: (most) => (asked.push(most), 0) });
   await client({ through }).join("terms", "waiting");
   const { period } = await client().type("terms");
-  assert.deepEqual(asked, [period * 1000 - (Date.now() % (period * 1000))]);
+  assert.deepEqual(asked, [period * 1000]);
   mock.method(crypto, "getRandomValues", (numbers) => numbers.fill(2 ** 30));
   assert.equal(relay(between.url).delay(4000), 1000);
   mock.restoreAll();
@@ -116,6 +183,8 @@ test("a new key is fetched when the old one is over or does not open any more", 
   instead = ({ path }) => (path === "/v1/gateway" && refusals-- > 0 ? outer(400) : undefined);
   await caller.isShared("terms", ["b"]);
   assert.equal(paths(between).filter((path) => path.endsWith("keys")).length, 3);
+  const past = front.requests.filter(isKeys).map(({ headers }) => headers["cache-control"] === "no-cache");
+  assert.deepEqual(past.slice(-2), [false, true], "not from the cache of a browser");
 });
 
 test("a busy relay is asked again, and one that refuses is not", async () => {
@@ -125,6 +194,10 @@ test("a busy relay is asked again, and one that refuses is not", async () => {
   const busy = [429, 503];
   instead = ({ path }) => (path === "/v1/gateway" && busy.length ? outer(busy.pop()) : undefined);
   await caller.isShared("terms", ["a"]);
+  const busyKeys = [429, 503];
+  instead = (seen) => (isKeys(seen) && busyKeys.length ? outer(busyKeys.pop()) : undefined);
+  mock.timers.setTime(Date.now() + WEEK);
+  await caller.isShared("terms", ["b"]);
   for (const status of [403, 404, 413]) {
     instead = () => outer(status);
     const asked = between.requests.length;
@@ -133,6 +206,22 @@ test("a busy relay is asked again, and one that refuses is not", async () => {
   }
   instead = ({ path }) => (path === "/v1/gateway" ? outer(400) : undefined);
   await assert.rejects(caller.isShared("terms", ["c"]), /POST \/v1\/gateway: 400, the relay/);
+  mock.restoreAll();
+});
+
+test("a join whose key is not to be had yet gets it before it waits", async () => {
+  mock.method(Math, "random", () => 0);
+  await overAtOnce();
+  const asked = [];
+  const caller = client({ through: relay(between.url, { delay: (most) => (asked.push(most), 0) }) });
+  const { period } = await caller.type("terms");
+  const busy = [429, 503];
+  instead = (seen) => (isKeys(seen) && busy.length ? outer(busy.pop()) : undefined);
+  await caller.join("terms", "a");
+  assert.deepEqual(busy, []);
+  assert.deepEqual(asked, [period * 1000]);
+  instead = (seen) => (isKeys(seen) ? (mock.timers.setTime(Date.now() + period * 1000), outer(503)) : undefined);
+  await assert.rejects(caller.join("terms", "b"), DroppedError);
   mock.restoreAll();
 });
 
