@@ -10,10 +10,10 @@
 Each command is answered by one line of JSON. Of the gate: ``step`` evaluates a step and makes it visible, ``stale``
 lets too many steps pass without an evaluation, ``key`` answers an API key, ``console`` the address of the console,
 ``now`` the time, ``logs`` what was logged. Of people: ``account NAME`` answers an API key, ``enrol KEY CODE`` lets a
-device in Python enrol and join ``shared`` for it, ``week`` lets a week pass, ``seen`` answers the requests that the
-service read, those of relays opened, and ``joins`` how many clients joined a set in this step. Of reports: ``count
-ORIGIN KEY...`` runs a job over the reports of an origin and answers its result and the noisy sums of these keys, in
-hexadecimal.
+device in Python enrol and join ``shared`` for it, ``week`` lets a week pass, ``monday`` the days to the next, ``seen``
+answers the requests that the service read, those of relays opened, and ``joins`` how many clients joined a set in this
+step. Of reports: ``count ORIGIN KEY...`` runs a job over the reports of an origin and answers its result and the noisy
+sums of these keys, in hexadecimal.
 """
 
 import base64
@@ -30,7 +30,7 @@ from typing import Any, ClassVar
 from kanon.cli.serve import _evaluated, _timing
 from kanon.cli.serve_data import Credentials
 from kanon.client import Bearer
-from kanon.clock import WEEK
+from kanon.clock import DAY, WEEK, end_of_week, week_of
 from kanon.cors import Cors
 from kanon.local import Stack
 from kanon.local.clock import Every
@@ -135,6 +135,11 @@ class People(Relayed):
     def week(self) -> Any:
         """Let a week pass."""
         self.served.now += WEEK
+        return {}
+
+    def monday(self) -> Any:
+        """Let the days to the next Monday pass."""
+        self.served.now = end_of_week(week_of(self.served.now)) + self.served.now % DAY
         return {}
 
     def seen(self) -> Any:

@@ -57,8 +57,9 @@ export interface Account {
 
 export interface Enrolment extends Account {
   /**
-   * A `recoveryCode()`. From the first device the service stores the secrets, encrypted with it, with the passkey, or
-   * with each of the two; another device gets them with one.
+   * A `recoveryCode()`. A device with the secrets lets the service store them, encrypted with it, with the passkey, or
+   * with each of the two, in place of what was stored; another device gets them with one. So what was given last works:
+   * give all that shall work, or none, which changes nothing.
    */
   recovery?: string;
   /** What `newPasskey` gives on the first device, and `passkey` on another one. */
@@ -113,7 +114,7 @@ export class Anonymous implements Presenting {
   }
 
   /**
-   * Get the credential of this week for an account; nothing if the store has it.
+   * Get the credential of this week for an account; nothing if the store has it, and no code or passkey is given.
    *
    * The service learns that the account enrols now, and nothing that joins later show. `KeysDifferError`: it may single
    * out this person. `EnrolmentError`: the account is enrolled on another device, the code is wrong, or the service did
@@ -135,10 +136,10 @@ export class Anonymous implements Presenting {
       wallet = read(await this.#store.replace((before) => before ?? JSON.stringify(own)));
     }
     if (wallet.deployment !== key.deployment) throw new EnrolmentError("this credential is for another service: give another store");
-    if (wallet.weeks[key.epoch]?.[0] === key.key) return;
+    if (!keys.length && wallet.weeks[key.epoch]?.[0] === key.key) return;
     const { secrets } = wallet;
     const mine = new Secrets(decoded(secrets));
-    const held = await issued(account, key, mine, stored ?? (await sealed(mine, keys)), await periodOf(service, options));
+    const held = await issued(account, key, mine, stored ?? (await sealed(mine, keys)));
     await this.#store.replace((before) => {
       const now = before === undefined ? undefined : read(before);
       if (now?.secrets !== secrets) throw new EnrolmentError("the credential was deleted meanwhile: enrol again");
@@ -156,7 +157,8 @@ export class Anonymous implements Presenting {
    */
   async delete(service: string, options: Account): Promise<void> {
     onlyOptions(options, ["auth", "through", "direct"]);
-    await accountOf(service, options).json({ ...call("DELETE", PATH), ...(await periodOf(service, options)) });
+    const account = accountOf(service, options);
+    await account.json({ ...(await periodOf(account)), ...call("DELETE", PATH) });
   }
 
   /**
@@ -225,16 +227,6 @@ function accountOf(service: string, { auth, through, direct }: Account): Connect
   return new Connection(service, auth, direct ? undefined : through);
 }
 
-/** The length of a step: through a relay, what changes an account names its step. */
-async function periodOf(service: string, { through, direct }: Account): Promise<Pick<Call, "period">> {
-  if (!through || direct) return {};
-  const asked = call("GET", "/v1/types");
-  const { answer } = await new Connection(service, undefined, through).json(asked);
-  const period: unknown = answer.types?.[0]?.period;
-  if (!Number.isSafeInteger(period)) throw unexpected(asked);
-  return { period: period as number };
-}
-
 /** The key that the service shows, if the relay brings the same. */
 async function keyOf(direct: Connection, hidden: Connection | undefined): Promise<Key> {
   const asked = call("GET", KEYS);
@@ -271,12 +263,23 @@ async function opened(stored: Bytes, keys: CryptoKey[]): Promise<Secrets> {
   throw new EnrolmentError("the recovery code or passkey is not the one of this account");
 }
 
+/** Through a relay, a call that changes the account names its step. The steps of all types have one length. */
+async function periodOf(account: Connection): Promise<{ period?: number }> {
+  if (!account.relayed) return {};
+  const asked = call("GET", "/v1/types");
+  const { answer } = await account.json(asked);
+  const period = answer.types?.[0]?.period;
+  if (typeof period !== "number") throw unexpected(asked);
+  return { period };
+}
+
 /** A credential from the issuer. */
-async function issued(account: Connection, { deployment, epoch, key }: Key, secrets: Secrets, stored: Uint8Array, period: Pick<Call, "period">): Promise<Credential> {
+async function issued(account: Connection, { deployment, epoch, key }: Key, secrets: Secrets, stored: Uint8Array): Promise<Credential> {
   const context = credentialContext(deployment, epoch);
   const request = secrets.request(context, context);
   const recovery = stored.length ? { recovery: base64url(stored) } : {};
-  const asked = { ...call("POST", PATH, JSON.stringify({ epoch, request: base64url(request.message), ...recovery })), ...period };
+  const body = JSON.stringify({ epoch, request: base64url(request.message), ...recovery });
+  const asked = { ...(await periodOf(account)), ...call("POST", PATH, body) };
   const { answer } = await account.json(asked).catch((error: unknown) => {
     throw error instanceof RefusedError && error.status === 409 ? new EnrolmentError(error.message, { cause: error }) : error;
   });

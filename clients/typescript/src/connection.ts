@@ -90,6 +90,11 @@ export class Connection {
     this.#through = through;
   }
 
+  /** Whether calls go through a relay. */
+  get relayed(): boolean {
+    return this.#through !== undefined;
+  }
+
   /** The answer to a call that succeeds. Calls with `keepalive` wait until the bodies in flight leave room. */
   async send(call: Call): Promise<Answer> {
     const size = call.keepalive ? new TextEncoder().encode(call.body as string).length : 0;

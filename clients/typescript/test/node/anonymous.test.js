@@ -131,6 +131,50 @@ test("a credential is fetched once a week, and one of another week lets nobody j
   await client(renewing).join("people", "later");
 });
 
+test("the code that was given last opens the secrets on another device, and none changes nothing", async () => {
+  const [me, mine, codes] = [device(), await account(), [1, 2].map(() => recoveryCode())];
+  const works = (code) => device().enrol(front.url, { ...mine, recovery: code });
+  const refused = (code, text) => assert.rejects(works(code), (thrown) => thrown instanceof EnrolmentError && text.test(thrown.message));
+  await me.enrol(front.url, mine);
+  await refused(codes[0], /without a recovery code/);
+  await me.enrol(front.url, { ...mine, recovery: codes[0] });
+  await works(codes[0]);
+  await me.enrol(front.url, { ...mine, recovery: codes[1] });
+  await works(codes[1]);
+  await refused(codes[0], /not the one of this account/);
+  await me.enrol(front.url, mine);
+  await works(codes[1]);
+  await gate.tell("monday"); // the service forgets accounts later in the week
+  mock.timers.setTime((await gate.tell("now")).now);
+  await me.enrol(front.url, mine);
+  await works(codes[1]);
+});
+
+test("through a relay the calls that change an account name their step, and those that read do not", async () => {
+  const calls = [];
+  const send = (service, call, init) => (calls.push([`${call.method} ${call.path}`, call.period]), through.send(service, call, init));
+  const [me, mine] = [device(), { ...(await account()), through: { ...through, send } }];
+  await me.enrol(front.url, mine);
+  await me.delete(front.url, mine);
+  const { period } = await client(me).type("people");
+  assert.deepEqual(calls, [
+    ["GET /v1/credentials/keys", undefined],
+    ["GET /v1/credentials", undefined],
+    ["GET /v1/types", undefined],
+    ["POST /v1/credentials", period],
+    ["GET /v1/types", undefined],
+    ["DELETE /v1/credentials", period],
+  ]);
+});
+
+test("calls that change an account are sent again with a new key", async () => {
+  const [me, mine] = [device(), await account()];
+  let calls = 0;
+  instead = ({ path }) => (path === "/v1/gateway" && calls++ % 2 === 0 ? { status: 400 } : undefined);
+  await me.enrol(front.url, mine);
+  await me.delete(front.url, mine);
+});
+
 test("two keys stop the client before the account is named", async () => {
   const me = device();
   const from = (await seen()).length;
