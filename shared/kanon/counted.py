@@ -63,7 +63,7 @@ class Counted(Database):
                 harm, cure = self.OLDER
                 raise ConfigurationError(
                     f"{self.path} was overwritten with an older file: {harm}. Run `kanon operate new-generation --data"
-                    f" {self.path.parent}`: {cure}"
+                    f" {self.path.parent} --original none`: {cure}"
                 )
             self._accepted = True
         return found

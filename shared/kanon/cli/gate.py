@@ -1,6 +1,6 @@
 """``kanon gate``: counts the new rows of a log, and says which sets turned true or false."""
 
-import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,7 +64,7 @@ def gate(
         reading, named = log_reading(dates, skip_bad_rows), log_columns(columns)
         given = given_of(type_, types_file, period)
         before = None if table is None else _written(table, data)
-        with _taken_back_if_new(data), _opened(data, given, before, now) as directory:
+        with _opened(data, given, before, now) as directory, directory.or_taken_back():
             through = -1 if before is None else before.step
             with working("counting the rows"):
                 ran = gating.run(directory, read_batches(joins, named, reading), now, through)
@@ -88,6 +88,7 @@ def _written(out: Path, data: Path) -> "Written | None":
     """What the output says. A new directory cannot continue an output that exists."""
     from kanon.gate.storage.disk.control import NAME
 
+    _check_writable(out, data)
     before: Written | None = _storage_of(out).written(out)
     if before is not None and not (data / NAME).exists():
         raise CommandError(
@@ -97,29 +98,31 @@ def _written(out: Path, data: Path) -> "Written | None":
     return before
 
 
-@contextmanager
-def _taken_back_if_new(data: Path) -> Iterator[None]:
-    """Empty a directory that this run made if the log cannot be read: the next run may then have other types."""
-    from kanon.joinlog import LogError
-
-    new = not data.exists() or not any(data.iterdir())
+def _check_writable(out: Path, data: Path) -> None:
+    """Refuse an output that cannot be written, before a row is counted. Its folder is made."""
+    folder = out.resolve().parent
+    if data.resolve() in (folder, *folder.parents):
+        raise CommandError(f"--out {out} lies in {data}, whose files are the deployment's: choose another folder")
     try:
-        yield
-    except LogError:
-        for each in data.iterdir() if new else ():
-            shutil.rmtree(each) if each.is_dir() else each.unlink()
-        raise
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise CommandError(f"--out {out} cannot be written ({error.strerror}): choose another name") from error
 
 
 @contextmanager
 def _opened(data: Path, given: "Given", before: "Written | None", now: float) -> "Iterator[Directory]":
     """The deployment. If it is behind its output, it is a copy, and begins a log generation first."""
+    from kanon.gate.mechanism.steps import step_at
     from kanon.serving.arrivals import Arrivals
     from kanon.serving.directory import new_generation, open_directory
 
     with open_directory(data, given, now) as directory, Arrivals.of(data) as arrivals:
         if before is not None and before.deployment != directory.settings.deployment:
             raise CommandError(f"--out has answers of another deployment than {data}: choose another name")
+        if before is not None and before.step > step_at(now, directory.settings.period):
+            raise CommandError("--out has answers of a step after now: correct the clock, or choose another name")
         behind = before is not None and arrivals.released(before.step) != before.digest
         if not behind:
             yield directory

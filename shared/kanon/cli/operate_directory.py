@@ -59,7 +59,8 @@ def import_(
         from kanon.serving.importing import import_log
 
         reading, named = log_reading(dates, skip_bad_rows), log_columns(columns)
-        with open_directory(data, given_of(type_, types_file, period), now, to_import=True) as directory:
+        given = given_of(type_, types_file, period)
+        with open_directory(data, given, now, to_import=True) as directory, directory.or_taken_back():
             with working("counting the rows"):
                 counted = import_log(directory, read_batches(log, named, reading), now)
             say_left_out(reading)
@@ -184,7 +185,8 @@ def backup(
             step = copy(data, to).step
     typer.echo(
         f"{to} holds the states after step {step} and the joins after it. To use it, move it to its place and run"
-        f" `kanon operate new-generation --data` there: it must not give the noise of {data} to other joins."
+        f" `kanon operate new-generation --data DIR --original {data}` there: it must not give the noise of {data} to"
+        f" other joins."
     )
 
 
@@ -203,6 +205,8 @@ def begin_there(data: Path, *, new_key: bool, original: str | None, yes: bool) -
             " since would come back. If it is lost, give none",
             param_hint="--original",
         )
+    if original not in (None, NO_ORIGINAL) and Path(str(original)).resolve() == data.resolve():
+        raise typer.BadParameter("this is --data itself: name the other one, or none", param_hint="--original")
     if overwritten and original != NO_ORIGINAL:
         raise typer.BadParameter(
             f"{data} was overwritten with an older file: give none, and suppress and unlist again",
@@ -285,9 +289,9 @@ def _set_ids(file: Path, *, base64: bool) -> list[bytes]:
 
 
 def _lines(file: Path, option: str) -> list[str]:
-    """The lines of a file that are not empty."""
+    """The lines of a file that are not empty. Other separators than line feeds may be part of a set id."""
     try:
-        return [line for line in file.read_text(encoding="utf-8-sig").splitlines() if line]
+        return [line for line in file.read_text(encoding="utf-8-sig").split("\n") if line]
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise typer.BadParameter(f"{file} cannot be read: {reason}", param_hint=option) from error

@@ -233,6 +233,8 @@ def serve_directory(
     from kanon.serving.directory import HOUR, Given, open_directory
     from kanon.serving.service import Running
 
+    if not place.host:
+        raise typer.BadParameter("give an address, such as 127.0.0.1", param_hint="--host")
     stop = threading.Event()
     with ExitStack() as opened:
         with one_line(ConfigurationError, FingerprintMismatchError):
@@ -240,6 +242,7 @@ def serve_directory(
                 lists.check(read_types(types, period or HOUR).values(), credentials)
             directory = open_directory(place.data, Given(period=period, types=types), clock.now())
             opened.callback(directory.close)
+            opened.enter_context(directory.or_taken_back())
             keys = ApiKeys(lambda: directory.control.database)
             access = credentials.access(keys.has, directory.types.values())
             reporting = reports.opened(directory)

@@ -55,7 +55,8 @@ def backup(source: Path, to: Path) -> Manifest:
         raise ConfigurationError(f"{to} is not empty: name a new directory")
     if source.resolve() in (to.resolve(), *to.resolve().parents):
         raise ConfigurationError(f"{to} lies in {source}: name a directory outside of it")
-    to.mkdir(mode=0o700, parents=True, exist_ok=True)
+    to.mkdir(parents=True, exist_ok=True)
+    to.chmod(0o700)
     for _ in range(ATTEMPTS):
         try:
             return _copy(source, to)

@@ -8,9 +8,10 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from hashlib import sha256
@@ -117,6 +118,7 @@ class Directory:
         settings, types: the settings and types in force.
         joining, querying: the use cases behind its HTTP interface.
         control, log, parts: its storage.
+        made: whether this opening has made it.
     """
 
     path: Path
@@ -129,7 +131,9 @@ class Directory:
     parts: PartFiles
     segments: Segments
     _lock: int = field(repr=False)
+    made: bool = False
     _kept: float = 0.0
+    _failed: bool = False
     _others: list[Database] = field(default_factory=list, repr=False)
 
     def evaluate(self, now: float) -> Progress:
@@ -176,8 +180,22 @@ class Directory:
             self.log.stop()
             for other in (*self._others, self.control):
                 other.close()
+            if self._failed:
+                _take_back(self.path)
         finally:
             os.close(self._lock)
+
+    @contextmanager
+    def or_taken_back(self) -> Iterator[None]:
+        """If what follows fails, delete a deployment that this opening has made: its types and period never change.
+
+        Nobody must have got an answer of it.
+        """
+        try:
+            yield
+        except Exception:
+            self._failed = self.made
+            raise
 
     def closes(self, other: Database) -> None:
         """Close another file with the directory."""
@@ -218,9 +236,13 @@ def open_directory(path: Path, given: Given | None, now: float, *, to_import: bo
             a setting is invalid; or a new deployment lacks types.
     """
     given = given or Given()
+    if given.types is None and not (path / NAME).exists():
+        raise ConfigurationError("a new deployment needs types: give --type or --types")
     with ExitStack() as opened:
         lock = _locked(path)
         opened.callback(os.close, lock)
+        made = not (path / NAME).exists()
+        opened.push(lambda kind, *_: _take_back(path) if made and kind and issubclass(kind, Exception) else None)
         control = ControlFile(path)
         opened.callback(control.close)
         _refuse_copy(control, path)
@@ -264,7 +286,18 @@ def open_directory(path: Path, given: Given | None, now: float, *, to_import: bo
         opened.pop_all()
     joining = Joining(types, pepper, client_key, log, settings.period, settings.outage_allowance, seal)
     querying = Querying(types, pepper, control, settings.period, ONE_SLOT, settings.publish_delay, settings.max_stale)
-    return Directory(path, settings, types, joining, querying, control, log, parts, segments, lock)
+    return Directory(path, settings, types, joining, querying, control, log, parts, segments, lock, made)
+
+
+_MADE = {NAME, arrivals.NAME, LISTS, ACCOUNTS, reports.NAME, "import.db", "lists", "log", "parts", "secrets", "seen"}
+_MADE |= {"reports", "summaries", "work"}
+
+
+def _take_back(path: Path) -> None:
+    """Delete what was made in a directory that was empty. Its lock is held, and stays."""
+    for each in path.iterdir():
+        if each.name.removesuffix("-wal").removesuffix("-shm") in _MADE:
+            shutil.rmtree(each) if each.is_dir() else each.unlink()
 
 
 def finish_forgetting(control: ControlFile, log: DiskLog) -> None:
@@ -470,7 +503,8 @@ def _refuse_copy(control: ControlFile, path: Path) -> None:
     if is_copy(control, path):
         raise ConfigurationError(
             f"{path} is a copy of a deployment, or was moved to another file system. The same noise on other joins"
-            f" would reveal them: run `kanon operate new-generation --data {path}` to give it noise of its own"
+            f" would reveal them: run `kanon operate new-generation --data {path} --original DIR` with the directory"
+            f" that it was copied from (none if that is lost) to give it noise of its own"
         )
 
 

@@ -36,7 +36,7 @@ def open_credentials(directory: Directory) -> tuple[Enrolling, Secret]:
     if known and known != accounts_place(directory.path):
         raise ConfigurationError(
             f"{file} is missing or was put back: one person could enrol twice. Run `kanon operate new-generation --data"
-            f" {directory.path}`: then nobody can enrol until no earlier join counts"
+            f" {directory.path} --original none`: then nobody can enrol until no earlier join counts"
         )
     account_key = _secret(folder / ACCOUNT_KEY, made=known is None)  # before the text that says that there is one
     control.check(OWNER, {ACCOUNT_KEY: account_key.fingerprint})
@@ -64,8 +64,8 @@ def refuse_other_names(directory: Directory, named_by: str) -> None:
     if known != named_by:
         raise ConfigurationError(
             f"accounts are {known}, not {named_by}: start with the options that they had. To go on with others, delete"
-            f" {directory.path / ACCOUNTS} and run `kanon operate new-generation --data {directory.path}`: then nobody"
-            f" can enrol until no earlier join counts"
+            f" {directory.path / ACCOUNTS} and run `kanon operate new-generation --data {directory.path} --original"
+            f" none`: then nobody can enrol until no earlier join counts"
         )
     directory.control.check(OWNER, {NAMED_BY: named_by})
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("value", "type", "step", "time", "status")
 FORMS = (".csv", ".parquet")
+LAST_STEP = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ class Written:
     deployment: str
     step: int
     digest: str
+
+    def __post_init__(self) -> None:
+        kinds = [type(each) for each in (self.deployment, self.step, self.digest)]
+        if kinds != [str, int, str] or not 0 <= self.step < LAST_STEP:
+            raise ValueError(f"{self} is no description")
 
 
 def description_of(table: Path) -> Path:

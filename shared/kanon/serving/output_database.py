@@ -61,11 +61,15 @@ def written(file: Path) -> Written | None:
         rows = []
         if len(ours) == 2:
             rows = database.execute("SELECT deployment, step, digest FROM statuses_written").fetchall()
-    if ours and len(rows) != 1:
+    if not ours:
+        return None
+    try:
+        (row,) = rows
+        return Written(*row)
+    except ValueError as error:
         raise ConfigurationError(
             f"{file} has a table `statuses` that was not written by `kanon gate`: choose another name"
-        )
-    return Written(*rows[0]) if rows else None
+        ) from error
 
 
 def append(file: Path, statuses: Statuses, period: int) -> int:

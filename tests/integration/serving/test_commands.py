@@ -41,6 +41,10 @@ def crowd(hours: float, text: str = "shoes", number: int = 200) -> list[tuple[fl
     return [(hours, text, f"client {n}") for n in range(number)]
 
 
+def left(folder: str) -> set[str]:
+    return {each.name for each in Path(folder).glob("*")}
+
+
 def test_an_hourly_run_answers_for_the_rows_that_it_has_read(at: Callable[[float], None]) -> None:
     at(10.1)
     log([*crowd(9.5), (9.5, "rare", "one"), (-40, "shoes", "old"), (11, "shoes", "early")])
@@ -170,7 +174,7 @@ def test_a_copy_and_what_follows(at: Callable[[float], None]) -> None:
     status, told = run("operate", "backup", "b", "--data", "d")
     assert (status, "b holds the states after step 500000 and the joins after it" in told) == (0, True)
     status, told = run("gate", "log.csv", "--data", "b")
-    assert (status, "run `kanon operate new-generation --data b`" in told) == (2, True)
+    assert (status, "run `kanon operate new-generation --data b --original DIR` with the dir" in told) == (2, True)
     for more in ([], ["--new-key"]):
         status, told = run("operate", "new-generation", "--data", "b", "--yes", *more)
         assert (status, "--original: name the directory of which this one is a copy" in told) == (2, True)
@@ -210,7 +214,12 @@ def test_a_first_log_that_cannot_be_read_leaves_nothing_but_a_later_one_what_was
 ) -> None:
     log([*crowd(-1), (-1, "a,b,c", "one")])
     assert "line 202: more values than columns" in run("gate", "log.csv", "--data", "d", "--type", TYPE)[1]
-    assert list(Path("d").iterdir()) == []
+    assert left("d") == {"lock"}
+    Path("d/logbook").write_text("of somebody else")
+    assert "is not empty and holds no deployment" in run("gate", "log.csv", "--data", "d", "--type", TYPE)[1]
+    Path("d/logbook").unlink()
+    assert "line 202" in run("operate", "import", "log.csv", "--data", "d", "--type", TYPE)[1]
+    assert left("d") == {"lock"}
     broken = Path("log.csv").read_text()
     log(crowd(-1))
     assert run("gate", "log.csv", "--data", "d", "--type", TYPE.replace("50", "60"))[0] == 0
@@ -218,6 +227,21 @@ def test_a_first_log_that_cannot_be_read_leaves_nothing_but_a_later_one_what_was
     assert "line 202" in run("gate", "log.csv", "--data", "d")[1]
     log(crowd(-1))
     assert "200 counted before" in run("gate", "log.csv", "--data", "d")[1]
+
+
+def test_a_start_that_fails_beside_another_process_deletes_nothing(at: Callable[[float], None]) -> None:
+    log(crowd(-1))
+    with open_directory(Path("d"), Given(types=f'{{"fledge": {TYPE}}}'), clock.now()) as directory:
+        assert "another process has d open" in run("gate", "log.csv", "--data", "d", "--type", TYPE)[1]
+        assert {"control.db", "secrets", "log"} < left("d")
+        assert directory.made
+    with (
+        pytest.raises(ValueError, match="later"),
+        open_directory(Path("d"), None, clock.now()) as directory,
+        directory.or_taken_back(),
+    ):
+        raise ValueError("later")
+    assert {"control.db", "secrets", "log"} < left("d")
 
 
 def test_a_set_is_suppressed_beside_a_running_service(at: Callable[[float], None]) -> None:
@@ -250,6 +274,13 @@ def test_a_type_is_retired(at: Callable[[float], None]) -> None:
         (["gate", "log.csv", "--data", "d", "--type", TYPE, TABLE, "x.txt"], "ends in .csv or .parquet"),
         (["gate", "no.csv", "--data", "d", "--type", TYPE], "there is no file no.csv: check the path"),
         (["gate", "log.csv", "--data", "d", "--type", TYPE, TABLE, "log.csv"], "was not written by `kanon gate`"),
+        (
+            ["gate", "log.csv", "--data", "d", "--type", TYPE, TABLE, "log.csv/x.csv"],
+            "cannot be written (",
+        ),
+        (["gate", "log.csv", "--data", "d", "--type", TYPE, TABLE, "/proc/x.csv"], "cannot be written ("),
+        (["gate", "log.csv", "--data", "d", "--type", TYPE, TABLE, "d/x.csv"], "lies in d, whose files"),
+        (["gate", "log.csv", "--data", "d", "--type", TYPE, TABLE, "d/lists/x.db"], "lies in d, whose files"),
         (["operate", "backup", "b", "--data", "d"], "d holds no deployment: check --data"),
         (["operate", "replay", "--data", "d"], "d holds no deployment: check --data"),
         (["operate", "new-generation", "--data", "d", "--yes"], "d holds no deployment: check --data"),
@@ -264,6 +295,67 @@ def test_what_cannot_be_done_is_refused_in_one_line(
     log([])
     status, output = run(*arguments)
     assert (status, output.count("\n"), told in output) == (2, 1, True), output
+    assert left("d") <= {"lock"}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"step": "a"}, {"step": -1}, {"step": True}, {"step": 1 << 80}, {"deployment": 1}, {"digest": None}, {"more": 1}],
+)
+def test_a_damaged_description_of_an_output_changes_nothing(
+    at: Callable[[float], None], changed: dict[str, object]
+) -> None:
+    """It could begin a generation with new noise."""
+    log(crowd(-1))
+    run("gate", "log.csv", "--data", "d", TABLE, "s.csv", "--type", TYPE)
+    Path("s.json").write_text(json.dumps(json.loads(Path("s.json").read_text()) | changed))
+    at(1.1)
+    status, told = run("gate", "log.csv", "--data", "d", TABLE, "s.csv")
+    assert (status, "s.json does not describe a table of `kanon gate`" in told) == (2, True)
+    with open_directory(Path("d"), None, clock.now()) as directory:
+        assert directory.settings.log_generations == ()
+        assert directory.evaluated_through == 500000
+
+
+@pytest.mark.parametrize("name", ["s.csv", "s.db"])
+def test_an_output_of_a_later_time_than_now_is_refused_before_a_row_is_counted(
+    at: Callable[[float], None], name: str
+) -> None:
+    log(crowd(-1))
+    at(100)
+    run("gate", "log.csv", "--data", "d", TABLE, name, "--type", TYPE)
+    at(1)
+    log(crowd(-1, "hats"))
+    status, told = run("gate", "log.csv", "--data", "d", TABLE, name)
+    assert (status, "a step after now: correct the clock, or choose another name" in told) == (2, True)
+    at(101)
+    log(crowd(100.5, "hats"))
+    assert "200 new, and counted" in run("gate", "log.csv", "--data", "d", TABLE, name)[1]
+
+
+def test_the_folder_of_an_output_is_made(at: Callable[[float], None]) -> None:
+    log(crowd(-1))
+    assert run("gate", "log.csv", "--data", "d", TABLE, "new/folder/s.csv", "--type", TYPE)[0] == 0
+    assert "shoes" in Path("new/folder/s.csv").read_text()
+
+
+def test_ids_may_hold_any_separator_but_line_feeds(at: Callable[[float], None]) -> None:
+    texts = ["\u2028sep", "a\x85b", "a\x0cb", "plain"]
+    log([row for text in texts for row in crowd(-1, text, 3)])
+    assert run("gate", "log.csv", "--data", "d", "--type", TYPE)[0] == 0
+    Path("sets.txt").write_text("\n".join(texts), encoding="utf-8")
+    forget = ["operate", "forget", "--client", "client 1", "--sets", "sets.txt", "--data", "d", "--yes"]
+    assert run(*forget)[1].endswith("Tokens that were found and replaced: 4.\n")
+
+
+def test_a_backup_is_for_its_owner_alone(at: Callable[[float], None]) -> None:
+    log(crowd(-1))
+    run("gate", "log.csv", "--data", "d", "--type", TYPE)
+    Path("b").mkdir(mode=0o755)
+    assert run("operate", "backup", "b", "--data", "d")[0] == 0
+    assert Path("b").stat().st_mode & 0o777 == 0o700
+    told = run("operate", "new-generation", "--data", "b", "--original", "b", "--yes")[1]
+    assert "this is --data itself" in told
 
 
 def test_a_period_never_changes(at: Callable[[float], None]) -> None:

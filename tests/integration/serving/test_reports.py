@@ -410,6 +410,7 @@ def test_the_command_says_how_to_turn_reports_on(tmp_path: Path) -> None:
         ran = CliRunner().invoke(app, [*options, *more])
         assert ran.exit_code == 2, ran.output
         assert why in ran.stderr
+        assert {each.name for each in tmp_path.glob("d/*")} <= {"lock"}  # types and period never change
     ran = CliRunner().invoke(app, ["serve", "--report-origins", "*"])
     assert (ran.exit_code, "--report-origins has no effect without --data" in ran.stderr) == (2, True)
 

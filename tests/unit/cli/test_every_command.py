@@ -138,6 +138,7 @@ REFUSED = [
         ["serve", "--data", "new", "--type", ONE_TYPE, "--host", "no such name"],
         ["--host", "no such name is no address of this machine"],
     ),
+    (["serve", "--data", "new", "--type", ONE_TYPE, "--host", ""], ["--host", "give an address, such as 127.0.0.1"]),
     (["operate", "api-key"], ["Missing option", "--data"]),
     (["operate", "api-key", "--data", "new"], ["new holds no deployment: run `kanon serve --data new` first"]),
     (["operate", "api-key", "--data", "new", "--name", "a", "--revoke", "b"], ["give --name for a new key, or"]),
