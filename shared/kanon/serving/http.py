@@ -31,9 +31,11 @@ THREADS = 16
 MOST_CONNECTIONS = 200
 MOST_HEADER_BYTES = 16 * 1024
 IN_MEMORY = 16 * MOST_BODY_BYTES
-"""More bytes than a request or the answers that wait for a client have: none is written to a temporary file."""
+"""More bytes than a request or an answer has: none is written to a temporary file, and no thread waits for a client."""
 SECONDS_OF_A_REQUEST = 30
-"""Seconds after which a connection is closed that has no request, an incomplete one, or an answer nobody reads."""
+"""Seconds after which a connection is closed that has no request, an incomplete one, or an answer that has not left."""
+LEAST_BYTES_A_SECOND = 16 * 1024
+"""How fast a client must read an answer, beyond these seconds."""
 SECONDS_TO_STOP = 10.0
 LOOK_SECONDS = 0.02
 TOO_LARGE = error_answer(413, f"the body is larger than {MOST_BODY_BYTES} bytes; split the request")
@@ -61,13 +63,46 @@ class _Refusal(ErrorTask):
 
 
 class _Channel(HTTPChannel):
-    """A connection. Waitress lets a client send for ever, as long as it sends a byte from time to time."""
+    """A connection. Waitress lets a client send or read for ever, as long as it moves a byte from time to time.
+
+    A request is answered when the answer before it has left: no thread waits for a client that does not read.
+    """
 
     error_task_class = _Refusal
     _begun = 0.0
+    _until = float("inf")
+    _waits = False  # a request is there, and the answer before it has not left
 
     def readable(self) -> bool:
-        return bool((self.server.accepting or self.request is not None) and super().readable())
+        open_ = self.connected and (self.server.accepting or self.request is not None)
+        return bool(open_ and super().readable())
+
+    def writable(self) -> bool:
+        return bool(self.connected and super().writable())
+
+    def service(self) -> None:
+        with self.outbuf_lock:
+            self._waits = bool(self.total_outbufs_len)
+        if not self._waits:
+            super().service()
+
+    def write_soon(self, data: Any) -> Any:
+        self._until = time.time() + SECONDS_OF_A_REQUEST + (self.total_outbufs_len + len(data)) / LEAST_BYTES_A_SECOND
+        return super().write_soon(data)
+
+    def handle_write(self) -> None:
+        super().handle_write()
+        with self.outbuf_lock:
+            goes_on = self._waits and not self.total_outbufs_len
+            self._waits = self._waits and not goes_on
+        if goes_on:
+            server: Any = self.server
+            server.add_task(self)
+
+    def stale(self, since: float) -> bool:
+        """Whether no whole request has come since then (Unix s), or an answer is read too slowly."""
+        unread = self.total_outbufs_len and self._until < since + SECONDS_OF_A_REQUEST
+        return bool(unread or (not self.requests and self.last_activity < since))
 
     def received(self, data: bytes) -> Any:
         begins = self.request is None
@@ -106,15 +141,14 @@ class Server:
             max_request_body_size=2 * MOST_BODY_BYTES,  # a longer one is not read, so its client may lose the answer
             inbuf_overflow=IN_MEMORY,
             outbuf_overflow=IN_MEMORY,
-            outbuf_high_watermark=MOST_BODY_BYTES,
+            outbuf_high_watermark=IN_MEMORY,
             connection_limit=MOST_CONNECTIONS,
-            channel_timeout=SECONDS_OF_A_REQUEST,
             cleanup_interval=max(1, SECONDS_OF_A_REQUEST // 6),
             asyncore_use_poll=True,
             log_socket_errors=False,
             ident=None,
         )
-        server.channel_class, server.cors = _Channel, cors
+        server.channel_class, server.cors, server.maintenance = _Channel, cors, self._close_stale
         server.accept_connections()
         self._server = server
         self.port = int(bound.getsockname()[1])
@@ -151,6 +185,12 @@ class Server:
         self._server.trigger.pull_trigger(run)
         pulled.set()
         done.wait(SECONDS_TO_STOP)
+
+    def _close_stale(self, now: float) -> None:
+        """Close at once: waitress would wait until the client can take more, which one that does not read never can."""
+        for channel in list(self._server.active_channels.values()):
+            if channel.stale(now - SECONDS_OF_A_REQUEST):
+                channel.handle_close()
 
     def _close(self) -> None:
         for channel in list(self._server.active_channels.values()):

@@ -6,7 +6,7 @@ import re
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +176,46 @@ def test_a_client_that_sends_slowly_for_ever_is_cut_off_and_one_that_waits_betwe
         idle.settimeout(20)
         while idle.recv(65536):
             pass
+
+
+def hurried(served: Machine) -> socket.socket:
+    """A client that sends many requests, whose answers no buffer can hold, and reads none."""
+    connection = socket.socket()
+    connection.settimeout(20)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    connection.connect(("127.0.0.1", served.server.port))
+    connection.sendall(line("GET", "/openapi.json") * 250)
+    return connection
+
+
+def until_waiting(served: Machine, clients: int) -> None:
+    """Use the service until so many clients have not taken an answer, and others wait behind it."""
+    channels, deadline = served.server._server.active_channels, time.monotonic() + 20
+    while sum(channel._waits for channel in list(channels.values())) < clients:
+        assert served.request("GET", "/healthz").status == 200
+        assert time.monotonic() < deadline
+
+
+def test_clients_that_do_not_read_stop_nobody_and_are_cut_off_also_if_they_take_a_byte_in_time(tmp_path: Path) -> None:
+    with machine(tmp_path / "data") as served, ExitStack() as opened:
+        channels, late = served.server._server.active_channels, module.SECONDS_OF_A_REQUEST + 1
+        late += module.MOST_BODY_BYTES // module.LEAST_BYTES_A_SECOND
+        for _ in range(module.THREADS + 4):
+            opened.enter_context(hurried(served))
+        until_waiting(served, module.THREADS + 4)
+        for channel in list(channels.values()):
+            channel.last_activity += late  # as if it had just taken a byte
+        served.server._in_loop(lambda: served.server._server.maintenance(time.time() + late))
+        assert not any(channel.total_outbufs_len for channel in list(channels.values()))
+        assert served.request("GET", "/healthz").status == 200
+
+
+def test_a_client_that_reads_late_gets_all_answers(served: Machine) -> None:
+    with hurried(served) as connection:
+        until_waiting(served, 1)
+        connection.shutdown(socket.SHUT_WR)
+        got = answers(b"".join(iter(lambda: connection.recv(1 << 20), b"")))
+    assert [code for code, _ in got] == [200] * 250
 
 
 def test_connections_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
