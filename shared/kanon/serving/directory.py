@@ -25,6 +25,7 @@ from kanon.counted import Counted
 from kanon.created import flush
 from kanon.disk import UNFINISHED, Database, transaction
 from kanon.errors import ConfigurationError, reason
+from kanon.findings import moment
 from kanon.gate.deciding import NoiseKeys
 from kanon.gate.fingerprints import (
     NOISE_KEY,
@@ -206,6 +207,23 @@ class Directory:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+AFTER_A_CLOCK_AHEAD = (
+    "correct the clock, or wait; if the clock was ahead before, restore a backup from before that, or begin a new"
+    " deployment in another directory"
+)
+
+
+def ahead(mark: int, schedule: Schedule, now: float) -> str:
+    """What is wrong if steps after the one of ``now`` were evaluated, or the first one is later; empty if nothing is.
+
+    A clock that is set back by less than a step makes no difference.
+    """
+    if mark <= schedule.last_closed(now) + 1:
+        return ""
+    until = moment(end_of(mark, schedule.period))
+    return f"steps are closed up to {until}, which is later than now, so joins do not count"
 
 
 def refuse_listed(types: Iterable[Type]) -> None:

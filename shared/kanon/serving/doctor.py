@@ -26,7 +26,16 @@ from kanon.reports.storage import disk as reports
 from kanon.reports.storage.report_jobs import STUCK
 from kanon.serving import lists
 from kanon.serving.api_keys import ApiKeys
-from kanon.serving.directory import ACCOUNTS, FIRST_STEP, PLACE, REPORTS, place_of, stored_settings
+from kanon.serving.directory import (
+    ACCOUNTS,
+    AFTER_A_CLOCK_AHEAD,
+    FIRST_STEP,
+    PLACE,
+    REPORTS,
+    ahead,
+    place_of,
+    stored_settings,
+)
 
 MEGABYTE = 1_000_000
 SECONDS_TO_WAIT = 5.0
@@ -134,6 +143,8 @@ def _evaluation(control: ControlFile, schedule: Schedule, now: float) -> Finding
     mark = control.evaluated_through()
     first = int(control.text(FIRST_STEP) or 0)
     known = first - 1 if mark is None else mark
+    if early := ahead(known, schedule, now):
+        return Finding("evaluation", Verdict.FAIL, early, AFTER_A_CLOCK_AHEAD)
     lag = max(0, schedule.last_closed(now) - known)
     last = "no step yet" if mark is None else f"step {mark}, which ended at {moment(end_of(mark, schedule.period))}"
     seen = f"{lag} closed steps are not evaluated; the last one that is: {last}"

@@ -8,7 +8,7 @@ from aws_lambda_powertools import Logger
 
 from kanon import clock
 from kanon.errors import KanonError, kind_and_place
-from kanon.serving.directory import Directory
+from kanon.serving.directory import AFTER_A_CLOCK_AHEAD, Directory, ahead
 from kanon.serving.measures import Measures
 
 SECONDS_TO_RETRY = 5.0
@@ -70,9 +70,12 @@ class Evaluating:
 
         The last closed step must be evaluated when it is to become visible.
         """
-        late = self._directory.lag(now - self._margin)
+        directory = self._directory
+        late = directory.lag(now - self._margin)
         if self._error:
             return f"{self._error}: the log of the service says why"
+        if early := ahead(directory.evaluated_through, directory.segments.schedule, now):
+            return f"{early}: {AFTER_A_CLOCK_AHEAD}"
         return f"evaluation is {late} step{'s' * (late > 1)} late" if late else ""
 
 

@@ -80,6 +80,23 @@ def test_evaluation_that_is_late_is_a_warning_and_fails_when_joins_may_be_lost(s
     assert "too low" in lost.advice
 
 
+def test_steps_that_a_clock_ahead_evaluated_are_a_failure(served: Machine) -> None:
+    served.service.evaluating.turn(served.now + 400 * DAY)
+    found = examined(served)["evaluation"]
+    assert found.verdict is Verdict.FAIL
+    assert found.seen.startswith("steps are closed up to 2028-02-19 08:01 UTC, which is later than now")
+    assert "a new deployment in another directory" in found.advice
+
+
+def test_a_deployment_that_a_clock_ahead_made_is_a_failure(tmp_path: Path) -> None:
+    with machine(tmp_path / "data") as served:
+        served.now -= DAY
+        found = examined(served)["evaluation"]
+        assert found.verdict is Verdict.FAIL
+        assert found.seen.startswith("steps are closed up to 2027-01-15 08:00 UTC, which is later than now")
+        assert served.request("GET", "/healthz").status == 503
+
+
 def test_keys_that_are_revoked_and_joins_that_are_too_old_are_seen(served: Machine) -> None:
     served.directory.control.database.execute("DELETE FROM api_keys")
     assert examined(served)["API keys"].verdict is Verdict.NOT_SEEN

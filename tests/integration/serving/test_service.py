@@ -206,6 +206,20 @@ def test_a_service_is_healthy_while_every_step_is_evaluated_before_its_tick(serv
     assert health(served) == (200, "healthy")
 
 
+def test_a_service_whose_clock_was_ahead_says_until_when_joins_are_refused_and_what_to_do(served: Machine) -> None:
+    served.service.evaluating.turn(START + 2 * PERIOD + 3)
+    status, text = health(served)
+    assert status == 503
+    assert text.startswith("steps are closed up to 2027-01-15 08:02 UTC, which is later than now")
+    assert "correct the clock, or wait" in text
+    assert "backup" in text
+    assert served.request("POST", f"{PLACE}:join", {"client": "me"}).status == 503
+    served.now = START + PERIOD + 3
+    assert health(served) == (200, "healthy")  # the clock was set back by less than a step
+    served.now = START + PERIOD
+    assert health(served)[0] == 503
+
+
 @pytest.mark.parametrize(
     ("error", "logged"),
     [
