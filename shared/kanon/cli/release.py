@@ -132,6 +132,8 @@ def release(
         dates=dates,  # type: ignore[arg-type]  # as above
         skip_bad_rows=skip_bad_rows,
     )  # fmt: skip
+    if explain is not None and dry_run:
+        raise CommandError("give --explain or --dry-run, not both")
     if explain is not None:
         _explain(spec, explain)
     elif dry_run:

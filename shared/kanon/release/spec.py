@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from kanon.joinlog.values import Dates
 from kanon.release.accounting import Period
 from kanon.release.aggregates import ALL_USERS, Aggregate, AutomaticSum, Quantiles, Totals, aggregate
-from kanon.release.bounding import Bounding, Condition, Measure, encoded
+from kanon.release.bounding import Bounding, Cells, Centred, Condition, Distinct, Measure, encoded
 from kanon.release.errors import SpecificationError
 
 Unit = Literal["user", "user-day", "user-month"]
@@ -76,11 +76,14 @@ class Spec:
             if wrong:
                 raise SpecificationError(message)
         _ = self.asked  # reads every aggregate
+        for given, used, option, user in self._uses():
+            if given and not used:  # it would change the digest alone: the same release would be charged again
+                raise SpecificationError(f"{option} has no effect without {user}: leave it out")
         if ALL_USERS in self.aggregates and not self.drops_users:
             raise SpecificationError(f"every user counts in each of its listed groups: leave out {ALL_USERS}")
 
     def _faults(self) -> list[tuple[bool, str]]:
-        weights = 1 + len(self.aggregates)
+        weights, public = 1 + len(self.aggregates), self.public_groups is not None
         return [
             (isinstance(self.groups, str), "groups is a tuple of column names: write (name,)"),
             (not self.groups or not all(self.groups), "--group names at least one column"),
@@ -88,7 +91,7 @@ class Spec:
             (self.user in self.groups, "the user column cannot be a group: every group would have one user"),
             (not 0 < self.epsilon <= 100, "--epsilon must lie between 0 and 100"),
             (not 0 <= self.delta < Fraction(1, 2), "--delta must lie between 0 and 0.5"),
-            (not self.delta and self.public_groups is None, "--delta must be above 0 unless the groups are public"),
+            (not self.delta and not public, "--delta must be above 0 unless the groups are public"),
             (self.unit not in UNITS, f"--unit is one of {', '.join(UNITS)}"),
             (not 1 <= self.groups_per_user <= MOST_KAPPA, f"--groups-per-user must lie between 1 and {MOST_KAPPA}"),
             (not 1 <= self.floor <= 1 << 40, "--floor must be at least 1"),
@@ -97,14 +100,29 @@ class Spec:
             (not 0 <= self.places <= 18, "--scale must lie between 0 and 18"),
             (self.dates not in (None, *get_args(Dates)), f"--dates is one of {', '.join(get_args(Dates))}"),
             (self.noise not in get_args(Noise), f"--noise is one of {', '.join(get_args(Noise))}"),
-            (bool(self.weights) and len(self.weights) != weights, f"--weight takes {weights} numbers: count first"),
+            (weights > 1 and len(self.weights) not in (0, weights), f"--weight takes {weights} numbers: count first"),
             (any(not 1 <= weight <= 1000 for weight in self.weights), "weights are whole numbers from 1 to 1000"),
             (self.only_groups and bool(self.aggregates), "--only groups releases no aggregates"),
             (self.aggregates.count(ALL_USERS) > 1, f"--aggregate {ALL_USERS} is given twice: leave one out"),
-            (self.only_groups and self.public_groups is not None, "public groups exclude --only groups"),
-            (self.only_groups and self.noise == "gaussian", "--only groups draws no noise: leave out --noise"),
-            (self.public_groups is not None and self.floor > 1, "public groups are all released: leave out --floor"),
-            (self.public_groups is not None and self.noise == "gaussian", "public groups take --noise laplace"),
+            (self.only_groups and public, "public groups exclude --only groups"),
+            (self.only_groups and self.noise != "auto", "--only groups draws no noise: leave out --noise"),
+            (public and self.floor > 1, "public groups are all released: leave out --floor"),
+            (public and self.noise != "auto", "public groups get Laplace noise: leave out --noise"),
+        ]
+
+    def _uses(self) -> list[tuple[bool, bool, str, str]]:
+        """Options that only some releases use: whether it is given, whether it is used, its name, and what uses it."""
+        bounding = self.bounding
+        times = "--days or another --unit"
+        sampled = any(isinstance(one, Centred | Distinct) for one in self.measures)
+        in_cells = any(isinstance(one, Cells) for one in self.measures)
+        return [
+            (bool(self.weights), bool(self.aggregates), "--weight", "--aggregate"),
+            (self.values_per_group > 1, sampled, "--values-per-group", "a mean, var, stddev or distinct"),
+            (self.scale is not None, bool(bounding.numbers), "--scale", "an aggregate of numbers"),
+            (self.cells != Spec.cells, in_cells, "--cells", "a quantile, min or max"),
+            (self.time != Spec.time, bounding.needs_time, "--time", times),
+            (self.dates is not None, bounding.needs_time, "--dates", times),
         ]
 
     @cached_property

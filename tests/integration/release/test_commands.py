@@ -301,13 +301,17 @@ def test_the_ledger_shows_adds_verifies_and_forgets(log, place):
         (("log.csv", *ASKED, "--where", "set"), 2, "column=text"),
         (("log.csv", *ASKED, "--groups", "log.csv", "--group", "country"), 2, "header must have country"),
         (("log.csv", *ASKED, "--groups", "nowhere.csv"), 2, "cannot be read"),
+        (("log.csv", *ASKED, "--explain", "duckdb", "--dry-run"), 2, "give --explain or --dry-run, not both"),
+        (("log.csv", *ASKED, "--cells", 8), 2, "--cells has no effect without a quantile, min or max"),
+        (("log.csv", *ASKED, "--only", "groups", "--weight", 2), 2, "--weight has no effect without --aggregate"),
         (("log.csv", *ASKED, "--explain", "oracle"), 2, "--explain must be one of"),
         (("log.csv", *ASKED, "--memory", "lots"), 2, "--memory"),
         (("log.csv", *ASKED, "--aggregate", "sum:time:auto", "--epsilon", "0.01"), 2, "0.005"),
     ],
 )
-def test_wrong_use_ends_with_one_line_that_says_what_to_change(log, arguments, status, message):
+def test_wrong_use_ends_with_one_line_that_says_what_to_change_and_charges_nothing(log, arguments, status, message):
     assert message in run("release", *arguments, status=status)
+    assert not (log.parent / "kanon-ledger" / "ledger.jsonl").exists()
 
 
 def test_a_name_in_a_ledger_has_no_effect_on_the_terminal(place):

@@ -12,16 +12,22 @@ from kanon.release import Ledger, Spec, release
 from kanon.release.accounting import Period
 from kanon.release.aggregates import AutomaticSum, Quantiles, Totals
 from kanon.release.bounding import LEFT_OUT, Bins, Cells, Clamped, Condition, Measure
-from kanon.release.errors import InputError
+from kanon.release.errors import InputError, SpecificationError
 from kanon.release.mechanism import Mechanism
 from kanon.release.noising import Group, PrivateTable, _in_pieces, keyed_digest, publish
 from kanon.release.tape import Tape
 from tests.unit.release.made import Given, spec
 
 KEY = b"k" * 32
+USED_BY = {
+    "weights": {"aggregates": ("rows:3",)}, "values_per_group": {"aggregates": ("distinct:page",)},
+    "scale": {"aggregates": ("sum:x:0:9",)}, "cells": {"aggregates": ("max:x:0:9",)},
+    "time": {"unit": "user-day"}, "dates": {"period": Period.read("2026-01")},
+}  # fmt: skip
+"""Fields that need another one to have an effect."""
 OTHER = {
     "groups": ("set", "country"), "epsilon": Fraction(2), "delta": Fraction("2e-5"), "user": "member",
-    "unit": "user-day", "groups_per_user": 2, "floor": 2, "aggregates": ("rows:3",), "weights": (2,),
+    "unit": "user-day", "groups_per_user": 2, "floor": 2, "aggregates": ("rows:3",), "weights": (2, 1),
     "values_per_group": 2, "scale": 1, "cells": 8, "noise": "laplace", "only_groups": True,
     "public_groups": (("a",),), "period": Period.read("2026-01"), "where": (Condition("page", equal=True, text="p"),),
     "time": "created", "dates": "mdy", "skip_bad_rows": True,
@@ -30,9 +36,46 @@ OTHER = {
 
 def test_every_field_of_a_specification_changes_its_digest() -> None:
     assert OTHER.keys() == {field.name for field in fields(Spec)}
-    digests = {name: replace(spec(), **{name: value}).digest for name, value in OTHER.items()}
-    assert len({spec().digest, *digests.values()}) == 1 + len(OTHER)
-    assert spec(scale=None).digest == spec(scale=0).digest  # whole values: the same values in both
+    for name, value in OTHER.items():
+        without = spec(**USED_BY.get(name, {}))
+        assert replace(without, **{name: value}).digest != without.digest, name
+    digests = {spec(**USED_BY.get(name, {}), **{name: value}).digest for name, value in OTHER.items()}
+    assert len(digests) == len(OTHER)
+    whole = spec(**USED_BY["scale"])
+    assert whole.digest == replace(whole, scale=0).digest  # whole values: the same values in both
+
+
+@pytest.mark.parametrize("name", USED_BY)
+def test_a_field_without_effect_is_refused_for_it_would_make_the_same_release_cost_again(name: str) -> None:
+    with pytest.raises(SpecificationError, match=r"has no effect without .*: leave it out"):
+        spec(**{name: OTHER[name][:1] if name == "weights" else OTHER[name]})
+
+
+@pytest.mark.parametrize(
+    ("more", "digest"),
+    [
+        ({}, "f53b5e96d30767be67842afc87b479f8e4d5ecedaa5bc03ad1dd3f163cfbb13b"),
+        (
+            {
+                "aggregates": ("mean:x:0:9", "quantile:x:0:9:0.5"), "weights": (2, 1, 1), "values_per_group": 2,
+                "scale": 1, "cells": 8, "noise": "laplace", "groups_per_user": 3,
+            },
+            "633ea2563ccf3f99ce290c7df7ace7e07247c35c24d2ffca8cef6e24ada72330",
+        ),
+        (
+            {"unit": "user-month", "period": Period.read("2026-01"), "time": "created", "dates": "mdy"},
+            "b4b9799f588f5910ff2ed91b8459e26ce835a340b074f4783c0cfbc5ddd70974",
+        ),
+        ({"only_groups": True, "floor": 2}, "e21c1a82444e5d88113a1084b46fa85009ddf090d860ac2b6f5202a660adecb0"),
+        (
+            {"public_groups": (("a",), ("b",)), "where": (Condition("page", equal=True, text="p"),)},
+            "34278e1462525fdad36e6caa0f90db1da311d03ba55d1e31f2acd684f6344c4d",
+        ),
+    ],
+)  # fmt: skip
+def test_the_digest_of_a_specification_is_that_of_earlier_versions(more, digest) -> None:
+    """Recorded: a release that was paid for is found by it."""
+    assert spec(**more).digest == digest
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(Condition)])

@@ -409,7 +409,7 @@ def test_a_budget_holds_over_columns_of_time(place):
 
 
 def test_a_release_that_reads_no_time_binds_none(place):
-    made(place, time="ignored")
+    made(place)
     made(place, unit="user-month", period=JANUARY, time="created")
     assert Ledger.at(place).accounts("data")[0].columns == ("client", "created")
 
