@@ -1,6 +1,5 @@
 """``kanon release``: publishes statistics of a log or table once, with a privacy guarantee for all rows of a user."""
 
-import csv
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -72,7 +71,7 @@ def release(
     only: Annotated[str | None, typer.Option(help="groups: release only the names of the groups.")] = None,
     groups: Annotated[
         Path | None,
-        typer.Option(help="CSV with the public groups; its header names the group columns. All are released."),
+        typer.Option(help="File of the public groups, read as a log; it has the columns of --group. All are released."),
     ] = None,
     period: Annotated[
         str | None,
@@ -285,18 +284,21 @@ def _condition(text: str) -> "Condition":
 
 
 def _public(path: Path, columns: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """The groups listed in a CSV file."""
+    """The groups listed in a file, which is read as a log is."""
+    from kanon.joinlog import LogError, LogReading
+    from kanon.joinlog.batches import read_tables
+    from kanon.joinlog.rows import OR_SKIP
+    from kanon.joinlog.wanted import Column, Wanted
+
+    wanted = Wanted(tuple(Column(name, "text") for name in columns))
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file, strict=True))
-        listed = tuple(tuple(row[column] for column in columns) for row in rows)
-    except KeyError as error:
-        raise CommandError(f"{path}: the header must have {', '.join(columns)}") from error
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise CommandError(f"{path} cannot be read: it must be CSV in UTF-8") from error
-    if not listed or not all(all(group) for group in listed):
-        raise CommandError(f"{path}: every line must name a group, and there must be one")
-    return listed
+        tables = list(read_tables(path, wanted, LogReading()))
+    except LogError as error:
+        raise CommandError(f"--groups: {str(error).removesuffix(OR_SKIP)}") from error
+    listed = [group for table in tables for group in zip(*(one.to_pylist() for one in table.columns), strict=True)]
+    if not listed:
+        raise CommandError(f"--groups: {path} names no group: write one per line")
+    return tuple(listed)
 
 
 NOT_PRIVATE = "-- NOT PRIVATE: this query gives exact counts, without noise. Do not publish them."

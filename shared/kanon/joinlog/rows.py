@@ -54,6 +54,7 @@ NOT_JSON = "not a JSON object: write one object per line"
 NOT_ARRAY = "not a JSON array of objects: write one object per line, without the brackets"
 FATAL = {DECIMALS, NOT_ARRAY}
 """Reasons that are no matter of one row: a wrong option would leave out most rows, and an array has no lines."""
+OR_SKIP = " (--skip-bad-rows leaves out such rows)"
 NAMED_TWICE = "a JSON object with the same name twice: rename one"
 
 
@@ -115,8 +116,7 @@ def refusal(fault: Fault, where: Where) -> LogError:
     """The error for an invalid row."""
     place = where.name if fault.reason in FATAL else str(where)
     column = f", column {fault.column}" if fault.column else ""
-    or_skip = "" if fault.reason in FATAL else " (--skip-bad-rows leaves out such rows)"
-    return LogError(f"{place}{column}: {fault.reason}{or_skip}")
+    return LogError(f"{place}{column}: {fault.reason}{'' if fault.reason in FATAL else OR_SKIP}")
 
 
 def read_joins(

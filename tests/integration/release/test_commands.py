@@ -299,8 +299,8 @@ def test_the_ledger_shows_adds_verifies_and_forgets(log, place):
         (("log.csv", *ASKED, "--only", "counts"), 2, "--only must be: groups"),
         (("log.csv", *ASKED, "--weight", "a"), 2, "whole numbers"),
         (("log.csv", *ASKED, "--where", "set"), 2, "column=text"),
-        (("log.csv", *ASKED, "--groups", "log.csv", "--group", "country"), 2, "header must have country"),
-        (("log.csv", *ASKED, "--groups", "nowhere.csv"), 2, "cannot be read"),
+        (("log.csv", *ASKED, "--groups", "log.csv", "--group", "country"), 2, "no column 'country'"),
+        (("log.csv", *ASKED, "--groups", "nowhere.csv"), 2, "there is no file nowhere.csv"),
         (("log.csv", *ASKED, "--explain", "duckdb", "--dry-run"), 2, "give --explain or --dry-run, not both"),
         (("log.csv", *ASKED, "--cells", 8), 2, "--cells has no effect without a quantile, min or max"),
         (("log.csv", *ASKED, "--only", "groups", "--weight", 2), 2, "--weight has no effect without --aggregate"),
@@ -312,6 +312,35 @@ def test_the_ledger_shows_adds_verifies_and_forgets(log, place):
 def test_wrong_use_ends_with_one_line_that_says_what_to_change_and_charges_nothing(log, arguments, status, message):
     assert message in run("release", *arguments, status=status)
     assert not (log.parent / "kanon-ledger" / "ledger.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("listed", "message"),
+    [
+        ("set\nParis, France\n", "line 2: more values than columns"),
+        ("set,set\na,b\n", "two columns 'set': rename one"),
+        ("set\na\0b\n", "line 2: a zero byte: remove it"),
+        ("x,set\na,b\nc,\n", "line 3, column set: it is empty"),
+        ("set\na\n\udcff\n", "line 3, column set: not UTF-8"),
+        ("set\n", "groups.csv names no group: write one per line"),
+    ],
+)
+def test_a_list_of_groups_is_refused_as_a_log_is_before_anything_is_charged(log, place, listed, message):
+    (place / "groups.csv").write_text(listed, errors="surrogateescape")
+    said = run("release", log, *ASKED, "--groups", "groups.csv", status=2)
+    assert message in said
+    assert "--skip-bad-rows" not in said
+    assert not (place / "kanon-ledger").exists()
+
+
+@pytest.mark.parametrize(
+    "listed", ['set\n"Paris, France"\nb\n', "n;set\n1;Paris, France\n2;b\n", '{"set":"Paris, France"}\n{"set":"b"}\n']
+)
+def test_a_list_of_groups_has_every_form_of_a_log(log, place, listed):
+    (place / "groups").write_text(listed)
+    run("release", log, *ASKED, "--groups", "groups")
+    rows = csv.DictReader(files(place)["released.csv"].decode().splitlines())
+    assert [row["set"] for row in rows] == ["Paris, France", "b"]
 
 
 def test_a_name_in_a_ledger_has_no_effect_on_the_terminal(place):
