@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import file_digest, sha256
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Annotated
 from zlib import crc32
 
@@ -68,8 +69,10 @@ class OutputFiles:
         real.parent.mkdir(parents=True, exist_ok=True)
         if real.exists() and not real.is_file():
             return _unwritable("it is not a file")
-        if not all(os.access(one, os.W_OK) for one in (real, real.parent) if one.exists()):
-            return _unwritable("you may not write this file, or into its folder")
+        if real.exists() and not os.access(real, os.W_OK):
+            return _unwritable("you may not write this file")
+        with NamedTemporaryFile(dir=real.parent, prefix=".", suffix=".part"):
+            pass  # os.access says yes to root in /proc, where no file can be made
         if self._checked.setdefault(str(real).casefold(), option) != option:
             return f"is also the file of {self._checked[str(real).casefold()]}: choose another name"
         if self._force or not real.is_file():

@@ -178,10 +178,23 @@ def _release(
     if operator_file is not None:
         with working("counting for the operator's report"):
             report = operator_report(logs, spec, ledger, dataset=dataset, engine=engine)
-    _write(made, out, outputs)
+    with _after_charging("--out"):
+        _write(made, out, outputs)
     if operator_file is not None and report is not None:
-        outputs.write({operator_file: json_bytes(report)}, PRIVATE)
+        with _after_charging("--operator-report"):
+            outputs.write({operator_file: json_bytes(report)}, PRIVATE)
     _say(made, ledger)
+
+
+@contextmanager
+def _after_charging(option: str) -> Iterator[None]:
+    """Say of a file that cannot be written that the release is not lost."""
+    try:
+        yield
+    except CommandError as error:
+        raise CommandError(
+            f"{error.message}. The release is charged: running it again with another {option} costs nothing"
+        ) from error
 
 
 def _engine(name: str, memory: str) -> "Engine":

@@ -304,6 +304,8 @@ def test_the_ledger_shows_adds_verifies_and_forgets(log, place):
         (("log.csv", *ASKED, "--explain", "duckdb", "--dry-run"), 2, "give --explain or --dry-run, not both"),
         (("log.csv", *ASKED, "--cells", 8), 2, "--cells has no effect without a quantile, min or max"),
         (("log.csv", *ASKED, "--only", "groups", "--weight", 2), 2, "--weight has no effect without --aggregate"),
+        (("log.csv", *ASKED, "--out", "/proc/x.csv"), 2, "/proc/x.csv cannot be written"),
+        (("log.csv", *ASKED, "--operator-report", "/proc/x"), 2, "/proc/x cannot be written"),
         (("log.csv", *ASKED, "--explain", "oracle"), 2, "--explain must be one of"),
         (("log.csv", *ASKED, "--memory", "lots"), 2, "--memory"),
         (("log.csv", *ASKED, "--aggregate", "sum:time:auto", "--epsilon", "0.01"), 2, "0.005"),
@@ -341,6 +343,15 @@ def test_a_list_of_groups_has_every_form_of_a_log(log, place, listed):
     run("release", log, *ASKED, "--groups", "groups")
     rows = csv.DictReader(files(place)["released.csv"].decode().splitlines())
     assert [row["set"] for row in rows] == ["Paris, France", "b"]
+
+
+@pytest.mark.parametrize("option", ["--out", "--operator-report"])
+def test_a_file_that_fails_late_is_written_elsewhere_at_no_cost(log, place, option):
+    (place / "full.csv").symlink_to("/dev/full")
+    said = run("release", log, *ASKED, option, "full.csv", status=2)
+    assert f"The release is charged: running it again with another {option} costs nothing" in said
+    assert "this run costs nothing" in run("release", log, *ASKED, option, "other.csv")
+    assert "(1, 1.00e-6) spent" in run("ledger", "show")
 
 
 def test_a_name_in_a_ledger_has_no_effect_on_the_terminal(place):
