@@ -103,7 +103,7 @@ def release(
         engine: computes the bounded table; DuckDB by default.
 
     Raises:
-        SpecificationError: the specification is impossible.
+        SpecificationError: the specification is impossible, the name is empty, or a file is given twice.
         OverBudgetError: the budget does not allow it; nothing was drawn.
         InputError: a file or a row of it cannot be read, or the name was used for other data. Nothing was charged.
         NoBoundsError: automatic bounds found no bin; the cost is spent.
@@ -111,10 +111,13 @@ def release(
     """
     from kanon.release.noising import keyed_digest, publish  # pyarrow, which `kanon ledger` can do without
 
+    if name is not None and not name.strip():
+        raise SpecificationError("--name is empty: write a name, or leave it out")
+    places = _paths(source)
     mechanism = Mechanism(spec)
     dataset = ledger.dataset(dataset)
     purchase = Purchase(
-        dataset, name or spec.digest, spec.unit, spec.period, spec.epsilon, spec.delta, spec.digest,
+        dataset, spec.digest if name is None else name, spec.unit, spec.period, spec.epsilon, spec.delta, spec.digest,
         mechanism.digest, __version__, spec.user, spec.time if spec.bounding.needs_time else None,
     )  # fmt: skip
     _ = mechanism.claim  # refuses an impossible specification
@@ -122,7 +125,7 @@ def release(
     if paid_before is None:
         refuse_delta(spec)
         ledger.refuse_over_budget(purchase)
-    with (engine or _duckdb()).table(_paths(source), spec.bounding, sampling_text(ledger, dataset, spec)) as table:
+    with (engine or _duckdb()).table(places, spec.bounding, sampling_text(ledger, dataset, spec)) as table:
         spend, tape = ledger.begin(purchase, lambda key: keyed_digest(table, key))
         released = publish(table, mechanism, tape)
     return Release(
@@ -164,6 +167,26 @@ def _duckdb() -> Engine:
 
 
 def _paths(source: Source) -> list[Place]:
-    """The files; a URI stays a text, because a path would drop one of its slashes."""
+    """The files; a URI stays a text, because a path would drop one of its slashes.
+
+    Raises:
+        SpecificationError: two of them are the same file, whose rows would count twice.
+    """
     places = [source] if isinstance(source, str | Path) else list(source)
+    seen: dict[object, Place] = {}
+    for place in places:
+        if (file := _file(place)) in seen:
+            raise SpecificationError(
+                f"{place} is the same file as {seen[file]}, so its rows would count twice: leave one out"
+            )
+        seen[file] = place
     return [place if "://" in str(place) else Path(place) for place in places]
+
+
+def _file(place: Place) -> object:
+    """What all paths to one file have in common."""
+    try:
+        found = Path(place).stat()
+    except (OSError, ValueError):  # a URI, standard input, or nothing that can be read
+        return str(place)
+    return found.st_dev, found.st_ino

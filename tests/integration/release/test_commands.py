@@ -304,6 +304,9 @@ def test_the_ledger_shows_adds_verifies_and_forgets(log, place):
         (("log.csv", *ASKED, "--explain", "duckdb", "--dry-run"), 2, "give --explain or --dry-run, not both"),
         (("log.csv", *ASKED, "--cells", 8), 2, "--cells has no effect without a quantile, min or max"),
         (("log.csv", *ASKED, "--only", "groups", "--weight", 2), 2, "--weight has no effect without --aggregate"),
+        (("log.csv", *ASKED, "--name", ""), 2, "--name is empty"),
+        (("log.csv", "./log.csv", *ASKED), 2, "log.csv is the same file as log.csv"),
+        (("log.csv", "link.csv", *ASKED), 2, "link.csv is the same file as log.csv"),
         (("log.csv", *ASKED, "--out", "/proc/x.csv"), 2, "/proc/x.csv cannot be written"),
         (("log.csv", *ASKED, "--operator-report", "/proc/x"), 2, "/proc/x cannot be written"),
         (("log.csv", *ASKED, "--explain", "oracle"), 2, "--explain must be one of"),
@@ -312,6 +315,7 @@ def test_the_ledger_shows_adds_verifies_and_forgets(log, place):
     ],
 )
 def test_wrong_use_ends_with_one_line_that_says_what_to_change_and_charges_nothing(log, arguments, status, message):
+    log.with_name("link.csv").symlink_to(log)
     assert message in run("release", *arguments, status=status)
     assert not (log.parent / "kanon-ledger" / "ledger.jsonl").exists()
 
