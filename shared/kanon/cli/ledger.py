@@ -34,6 +34,8 @@ def show(
     from kanon.noise.bound import Bound
 
     kept = _opened(place)
+    if dataset is not None:
+        kept.refuse_unknown(dataset)
     accounts = kept.accounts(dataset)
     spends = kept.spends(dataset)
     if as_json:

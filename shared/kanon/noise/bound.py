@@ -39,7 +39,8 @@ class Bound:
 
     def __str__(self) -> str:
         """The bound as text, rounded up: ``(2.25, 3.93e-6)``."""
-        return f"({written_up(self.epsilon, 6).normalize():f}, {written_up(self.delta, 3):.2e})"
+        delta = f"{written_up(self.delta, 3):.2e}" if self.delta else "0"
+        return f"({written_up(self.epsilon, 6).normalize():f}, {delta})"
 
 
 def posterior(prior: Fraction, epsilon: Fraction) -> Fraction:

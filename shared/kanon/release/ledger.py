@@ -8,6 +8,7 @@ import json
 import secrets
 from collections.abc import Callable, Container
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fractions import Fraction
 from hashlib import sha256
 from pathlib import Path
@@ -132,6 +133,19 @@ class Ledger:
         """
         entries, _ = self._read()
         return resolved(text, {entry["dataset"]: None for entry in entries if "dataset" in entry})
+
+    def refuse_unknown(self, dataset: str) -> None:
+        """Refuse a dataset that the ledger does not have, if it has others.
+
+        Raises:
+            SpecificationError: no line of the ledger is about it; the message names the nearest one.
+            LedgerError: the ledger is broken.
+        """
+        entries, _ = self._read()
+        names = {look(entry["dataset"]): entry["dataset"] for entry in entries if "dataset" in entry}
+        if names and look(dataset) not in names:
+            (near,) = get_close_matches(look(dataset), names, 1, 0)
+            raise SpecificationError(f"the ledger has no dataset {dataset!r}; the nearest name is {names[near]!r}")
 
     def sampling_secret(self, dataset: str, specification: str) -> bytes:
         """The secret that samples rows and groups; one for each dataset and specification."""

@@ -368,6 +368,17 @@ def test_a_name_in_a_ledger_has_no_effect_on_the_terminal(place):
     assert shown.count("\n") == 2
 
 
+def test_a_dataset_that_the_ledger_does_not_have_is_refused_with_the_nearest_name(place):
+    budget = run("ledger", "add", "--dataset", "joins", "--epsilon", 1, "--budget")
+    assert budget == "joins, unit user: (0, 0) spent of (1, 0)\n"
+    run("ledger", "add", "--dataset", "views", "--note", "only a remark")
+    for more in ((), ("--json",)):
+        said = run("ledger", "show", "--dataset", "jons", *more, status=2)
+        assert "no dataset 'jons'; the nearest name is 'joins'" in said
+    assert "joins, unit user" in run("ledger", "show", "--dataset", "Joins")
+    assert "Nothing is spent" in run("ledger", "show", "--dataset", "views")
+
+
 def test_failed_bounds_and_a_missing_ledger_have_different_messages(place):
     (place / "log.csv").write_text(text_of(("s", 3)))
     assert "cost is spent" in run("release", "log.csv", *ASKED, "--aggregate", "sum:time:auto", status=3)
