@@ -70,6 +70,8 @@ def plan(
         return
     if compare and profile:
         raise typer.BadParameter("--compare shows every profile: leave --profile out")
+    if profile:
+        refuse_unused(context, {"restart"}, "with --profile, which has its own: leave it out")
     if unit == "year" and restart == "grid":
         raise typer.BadParameter("--unit year needs a hold: leave --restart grid out")
     target = planner.Target(

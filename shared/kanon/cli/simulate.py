@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,7 @@ from kanon.cli.options import (
     SkipBadRows,
     StepLength,
     TypesFile,
+    checked_types,
     log_columns,
     log_reading,
     own_types,
@@ -123,19 +125,23 @@ def _decide(log: "Log", types: "Sequence[Type]", keys: "PartKeys") -> "Simulatio
 
 
 def _combined(k: str, window: str, profile: str, period: int) -> "list[Type]":
-    """A type for each combination that the service accepts; a line for each other one."""
-    from kanon.errors import ConfigurationError
-    from kanon.gate.mechanism.parameters import InvalidParametersError
+    """A type for each combination; a line for each one whose noise is too wide for its k."""
+    from kanon.gate.mechanism.parameters import InvalidParametersError, profile_named
 
+    thresholds, windows = _numbers(k, "--k"), _numbers(window, "--window", least=2)
+    profiles = [name.strip() for name in profile.split(",")]
+    try:
+        for name in profiles:
+            profile_named(name)
+    except InvalidParametersError as error:
+        raise typer.BadParameter(str(error), param_hint="--profile") from error
     types: list[Type] = []
-    for threshold in _numbers(k, "--k"):
-        for steps in _numbers(window, "--window"):
-            for name in profile.split(","):
-                try:
-                    types.append(_type(threshold, steps, name.strip(), period))
-                except (ConfigurationError, InvalidParametersError) as error:
-                    reason = str(error).removeprefix(f"type '{NAME}': ")
-                    typer.echo(f"left out: k={threshold} w={steps} {name}: {reason}", err=True)
+    for threshold, steps, name in product(thresholds, windows, profiles):
+        if threshold >= (least := _least_k(steps, name, period)):
+            entry = {NAME: {"k": threshold, "window": steps, "profile": name}}
+            types += checked_types(json.dumps(entry), period, "--k or --window").types.values()
+        else:
+            typer.echo(f"left out: k={threshold} w={steps} {name}: its noise needs a k of at least {least}", err=True)
     if not types:
         raise typer.BadParameter("no combination of --k, --window and --profile can be used")
     if len(types) > MOST_TYPES:
@@ -143,30 +149,25 @@ def _combined(k: str, window: str, profile: str, period: int) -> "list[Type]":
     return types
 
 
-def _type(k: int, window: int, profile: str, period: int) -> "Type":
-    """A type with a profile.
-
-    Raises:
-        ConfigurationError, InvalidParametersError: the service does not accept it.
-    """
+def _least_k(window: int, profile: str, period: int) -> int:
+    """The least k with which a type may have the noise of a profile."""
     from kanon.gate.mechanism import parameters
-    from kanon.gate.types import read_types
 
     threshold_law, query_law = parameters.profile(profile, window, period)
-    least = 1 - threshold_law.min + query_law.max
-    if k < least:
-        raise parameters.InvalidParametersError(f"its noise needs a k of at least {least}")
-    return read_types(json.dumps({NAME: {"k": k, "window": window, "profile": profile}}), period)[NAME]
+    return 1 - threshold_law.min + query_law.max
 
 
-def _numbers(text: str, option: str) -> list[int]:
-    """Positive whole numbers of at most nine digits."""
+def _numbers(text: str, option: str, least: int = 1) -> list[int]:
+    """Whole numbers of at most nine digits."""
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch("0*[1-9][0-9]{0,8}", part) for part in parts):
         raise typer.BadParameter(
             f"give positive whole numbers separated by commas such as 50,100, not {text!r}", param_hint=option
         )
-    return list(map(int, parts))
+    numbers = list(map(int, parts))
+    if min(numbers) < least:
+        raise typer.BadParameter(f"must be at least {least}, not {min(numbers)}", param_hint=option)
+    return numbers
 
 
 def _show(result: "Simulation", types: "Sequence[Judged]") -> None:

@@ -140,6 +140,8 @@ def test_the_papers_figures_are_printed_for_every_reading(tmp_path: Path) -> Non
         (("--delta", "2"), "--delta must be a decimal between 1e-15 and 1, not 2"),
         (("--delta", "0"), "--delta must be a decimal between 1e-15 and 1, not 0"),
         (("--compare", "--profile", "sharp"), "leave --profile out"),
+        (("--profile", "crossing", "--restart", "grid"), "--restart has no effect with --profile"),
+        (("--profile", "crossng"), "not 'crossng' (did you mean crossing?)"),
         (("--window", "1"), "--window"),
         (("--unit", "year", "--restart", "grid"), "--unit year needs a hold"),
         (("--unit", "year", "--epsilon", "1001"), "--epsilon must be a decimal between 0.01 and 1000, not 1001"),

@@ -110,7 +110,10 @@ def test_the_seed_chooses_the_noise(log: str) -> None:
         (["--window", "0"], "positive whole numbers"),
         (["--k", "9" * 30], "positive whole numbers"),
         (["--k", "20", "--profile", "published"], "no combination of --k, --window and --profile can be used"),
-        (["--profile", "sharpest"], "profile must be one of"),
+        (["--profile", "published,crossng"], "--profile: profile must be one of balanced, balanced-2, crossing"),
+        (["--profile", "published,crossng"], "not 'crossng' (did you mean crossing?)"),
+        (["--window", "24,1"], "--window: must be at least 2, not 1"),
+        (["--window", "24,70000"], "--k or --window: type 'fledge': window: Input should be less than or equal to"),
         (["--columns", "a,b"], "--columns: give three names"),
         (
             ["--columns", "a,b,c"],
@@ -127,6 +130,7 @@ def test_the_seed_chooses_the_noise(log: str) -> None:
 def test_wrong_input_gets_one_line_that_says_what_to_change(log: str, arguments: list[str], message: str) -> None:
     ran = run(log, *arguments)
     assert ran.exit_code in (1, 2)
+    assert ("left out" in ran.stderr) == ("no combination" in message)
     assert message in " ".join(re.sub(r"[│╭╰─╮╯]", " ", ran.output + ran.stderr).split())
     assert ran.exception is None or isinstance(ran.exception, SystemExit)
 

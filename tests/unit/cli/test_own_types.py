@@ -57,7 +57,7 @@ def test_an_epsilon_written_as_a_number_stays_the_decimal_that_is_written() -> N
         (["[" * 100_000], None, "not valid JSON: "),
         (['{"k": 1e999, "window": 24, "profile": "sharp"}'], None, "the type document is not valid JSON: NaN and Inf"),
         (["20"], None, "type 'fledge': Input should be"),
-        (['{"k": 20, "window": 24, "profile": "sharpest"}'], None, "type 'fledge': profile must be one of"),
+        (['{"k": 20, "window": 24, "profile": "sharpest"}'], None, "not 'sharpest' (did you mean sharp?)"),
         ([ONE, '{"k": 0, "window": 24, "profile": "sharp"}'], None, "type 'fledge-2': k: Input should be greater"),
         (None, "[]", "the type document must be a JSON object with at least one type"),
         (None, '{"Upper": {}}', "type name 'Upper' must match"),

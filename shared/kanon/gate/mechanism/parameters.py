@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from hashlib import sha256
 from typing import get_args
 
-from kanon.errors import Error
+from kanon.errors import Error, meant
 from kanon.gate.mechanism.steps import PhaseRule
 from kanon.noise.laws import SHAPES, Law, Shape
 
@@ -281,7 +281,7 @@ def profile(name: str, window: int, period: int = 3600) -> tuple[Law, Law]:
     Raises:
         InvalidParametersError: no profile has that name.
     """
-    chosen = _profile(name)
+    chosen = profile_named(name)
     if chosen.truncations is not None:
         law = SHAPES[chosen.shape]
         return law(chosen.threshold_epsilon, chosen.truncations[0]), law(chosen.query_epsilon, chosen.truncations[1])
@@ -300,7 +300,7 @@ def profile_restart(name: str, window: int, period: int = 3600) -> CrossingResta
     Raises:
         InvalidParametersError: no profile has that name.
     """
-    hold = _profile(name).hold
+    hold = profile_named(name).hold
     if not hold:
         return None
     return CrossingRestart(hold * window, usual_epoch(window, period))
@@ -311,9 +311,15 @@ def usual_epoch(window: int, period: int) -> int:
     return window * min(USUAL_EPOCH, max(LEAST_EPOCH, -(-steps_in_a_year(period) // window)))
 
 
-def _profile(name: str) -> Profile:
+def profile_named(name: str) -> Profile:
+    """The profile of a name.
+
+    Raises:
+        InvalidParametersError: no profile has that name.
+    """
     if name not in PROFILES:
-        raise InvalidParametersError(f"profile must be one of {', '.join(sorted(PROFILES))}, not {name!r}")
+        names = sorted(PROFILES)
+        raise InvalidParametersError(f"profile must be one of {', '.join(names)}, not {name!r}{meant(name, names)}")
     return PROFILES[name]
 
 
