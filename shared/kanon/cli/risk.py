@@ -83,6 +83,10 @@ def uniqueness(
     from kanon.risk.sketching import sketches
     from kanon.risk.uniqueness import report
 
+    if columns:
+        refuse_unused(context, {"value"}, "with --combinations: name it there")
+    if as_json and html is None:
+        refuse_unused(context, {"k"}, "with --json, which has the whole curve: leave it out")
     asked = _columns(columns) if columns else [(value,)]
     if out is not None and len(asked) > 1:
         raise CommandError("--out writes one sketch: name one value or combination with --value or --combinations")
@@ -323,6 +327,8 @@ def no_noise(
     elif clients is None or not expected:
         raise CommandError("give a log, or --clients and at least one --expected")
     else:
+        of_log = ("value", "user", "dates", "skip_bad_rows", "window_days")
+        refuse_unused(context, of_log, "without a log: leave it out")
         cases = [("", m) for m in expected]
     with working("computing epsilon and delta"):
         results = [

@@ -198,12 +198,24 @@ def test_a_user_whose_rows_lie_in_several_batches_counts_once(log: Path, monkeyp
         (["uniqueness", "LOG", "--profile", "loud"], "profile must be one of balanced, balanced-2, crossing"),
         (["uniqueness", "LOG", "--out", "LOG/x.khll"], "x.khll cannot be written"),
         (["uniqueness", "LOG", "--plot", "LOG/x.png"], "cannot be written"),
+        (["uniqueness", "LOG", "--json", "--k", "7"], "--k has no effect with --json"),
+        (["uniqueness", "LOG", "--combinations", "set", "--value", "day"], "--value has no effect with --combinations"),
         (["merge", "LOG", "--out", "x.khll"], "is not a sketch file (.khll)"),
         (["join", "LOG", "LOG"], "is not a sketch file (.khll)"),
         (["sketch-leak", "LOG", "--group", "nobody"], "no value of column 'set' matches --group"),
         (["no-noise"], "give a log, or --clients and at least one --expected"),
         (["no-noise", "DAYS", "--window-days", "7"], "column 'day' must hold dates such as 2012-02-05"),
         (["no-noise", "LOG", "--clients", "5"], "give either a log, or --clients and --expected"),
+        *(
+            (["no-noise", "--clients", "50", "--expected", "9", *given], f"{given[0]} has no effect without a log")
+            for given in (
+                ["--window-days", "7"],
+                ["--value", "page"],
+                ["--user", "who"],
+                ["--dates", "mdy"],
+                ["--skip-bad-rows"],
+            )
+        ),
         (["no-noise", "--clients", "5", "--expected", "9"], "must be above 0 and at most 1"),
         (["no-noise", "LOG", "--k", "3", "--fakes", "3"], "give 0 to 2 fakes"),
     ],
