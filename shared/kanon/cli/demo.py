@@ -120,12 +120,19 @@ def _log(
     log: Path | None, first: datetime | None, last: datetime | None, columns: str, seed: int, reading: "LogReading"
 ) -> "JoinLog":
     from kanon.demo.logs import generated_log, read_log
+    from kanon.simulate.run import check_span
 
     if log is None:
         return generated_log(seed, days=16, joins=12_000, sets=120)
     read = read_log(log, first, last, log_columns(columns), reading)
     say_left_out(reading)
+    check_span(_steps(read), PERIOD, "give --from and --to")
     return read
+
+
+def _steps(log: "JoinLog") -> range:
+    """The steps from the first join to the last one."""
+    return range(log.start // PERIOD, int(log.joins[-1].time // PERIOD) + 1)
 
 
 def _check_values(log: "JoinLog") -> None:
@@ -157,7 +164,7 @@ def _demo(
     from kanon.demo.replay import replay
     from kanon.serving.lists import history_of
 
-    steps = int(log.joins[-1].time // PERIOD) - log.start // PERIOD + 1
+    steps = len(_steps(log))
     told = ", ".join(map(_described, types.values()))
     typer.echo(
         f"{log.title}: {len(log.joins):,} joins in {steps:,} steps of an hour, {told}."

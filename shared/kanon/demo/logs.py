@@ -56,6 +56,8 @@ def read_log(
     high = last.replace(tzinfo=UTC).timestamp() + DAY if last else float("inf")
     title = "standard input" if str(path) == STANDARD_INPUT else Path(path).name
     joins = sorted(join for join in read_joins(path, columns, reading) if low <= join.time < high)
+    if not joins and first is last is None:
+        raise LogError(f"{title} holds no join: check the file")
     if not joins:
         raise LogError(f"{title} holds no join within these dates: change --from or --to (FROM and TO of make demo)")
     return JoinLog(title, int(joins[0].time // HOUR * HOUR), joins)

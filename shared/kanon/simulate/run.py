@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from io import BufferedWriter
 from pathlib import Path
@@ -81,12 +82,22 @@ def gather(batches: Iterable[JoinBatch], period: int) -> Iterator[Log]:
         if not ends:
             raise LogError("the log holds no join: check the file")
         span = range(min(ends), max(ends) + 1)
-        if len(span) > MOST_STEPS:
-            raise LogError(
-                f"the log spans {len(span):,} steps, more than {MOST_STEPS:,}: give a longer --period or a part"
-                f" of the log"
-            )
+        check_span(span, period, "give a longer --period or a part of the log")
         yield Log(period, span, parts.finished())
+
+
+def check_span(steps: range, period: int, remedy: str) -> None:
+    """Check the steps from the first join of a log to its last one.
+
+    Raises:
+        LogError: they are more than :data:`MOST_STEPS`.
+    """
+    if len(steps) > MOST_STEPS:
+        first, last = (datetime.fromtimestamp(step * period, UTC).date() for step in (steps[0], steps[-1]))
+        raise LogError(
+            f"the log spans {len(steps):,} steps, more than {MOST_STEPS:,}, from {first} to {last}: check these times,"
+            f" or {remedy}"
+        )
 
 
 def decide(

@@ -157,6 +157,10 @@ REFUSED = [
     (["demo", "--log", "."], ["cannot be read"]),
     (["demo", "--log", "empty"], ["no column 'time'"]),
     (["demo", "--columns", "a,b", "--log", "empty"], ["--columns", "three names"]),
+    (
+        ["demo", "--log", "far.csv"],
+        ["spans 70,389,505 steps, more than 1,048,576, from 1970-01-01 to 9999-12-31", "or give --from and --to"],
+    ),
     (["demo", "--plot", "x.txt"], ["--plot", "a name that ends in .svg"]),
     (["demo", "--type", ONE_TYPE, "--types", "empty"], ["give --type or --types, not both"]),
     (["demo", "--seed", "-1"], ["--seed", "greater than or equal to 0"]),
@@ -203,6 +207,7 @@ def test_a_bad_option_gets_status_2_and_one_line_that_says_what_to_change(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").touch()
     (tmp_path / "list.json").write_text("[]")
+    (tmp_path / "far.csv").write_text("time,set,client\n1970-01-01,a,b\n9999-12-31,a,b\n")
     (tmp_path / "period.json").write_text('{"Period": 5}')
     status, output = run(*arguments)
     assert status == 2

@@ -35,6 +35,9 @@ def test_dates_select_whole_days(path: Path) -> None:
     assert [join.set for join in read_log(path, datetime(2024, 2, 3), None).joins] == ["c", "c"]
     with pytest.raises(LogError, match="holds no join within these dates: change --from or --to"):
         read_log(path, datetime(2020, 1, 1), datetime(2020, 1, 2))
+    path.write_text("time,set,client\n")
+    with pytest.raises(LogError, match=r"log\.csv holds no join: check the file"):
+        read_log(path, None, None)
 
 
 def test_every_step_occurs_once_including_steps_without_joins() -> None:

@@ -295,7 +295,7 @@ def test_an_empty_log_and_a_log_of_centuries_are_refused() -> None:
     with pytest.raises(LogError, match="holds no join"):
         simulate([], TYPES, KEYS, 3600)
     joins = [Join(0.0, "s", "c"), Join(5e9, "s", "c")]
-    with pytest.raises(LogError, match="give a longer --period"):
+    with pytest.raises(LogError, match="from 1970-01-01 to 2128-06-11: check these times, or give a longer --period"):
         simulate(batches(joins), TYPES, KEYS, 3600)
 
 
