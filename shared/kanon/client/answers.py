@@ -117,8 +117,8 @@ def client_field(client: str | int) -> dict[str, str | int]:
 
 def join_request(type_: str, value: Value, client: Mapping[str, Any], *, listed: bool) -> Request:
     """The request of one join. ``client`` is how it names the client; that of a listed type carries the value."""
-    body = {**client, **value_field(value, listed=listed)}
-    return request("POST", f"{path_of(type_, value_id(value))}:join", body)
+    path = f"{path_of(type_, value_id(value))}:join"
+    return request("POST", path, {**client, **value_field(value, listed=listed)})
 
 
 def batch_entry(join: Join, *, listed: bool) -> dict[str, str | int]:
@@ -129,8 +129,8 @@ def batch_entry(join: Join, *, listed: bool) -> dict[str, str | int]:
     """
     if join.client is None:
         raise ValueError(f"type {join.type!r}: each join of a batch needs a client")
-    fields = {**client_field(join.client), **value_field(join.value, listed=listed)}
-    return {"type": join.type, "set": value_id(join.value), **fields}
+    named = {"type": join.type, "set": value_id(join.value), **client_field(join.client)}
+    return {**named, **value_field(join.value, listed=listed)}
 
 
 def value_field(value: Value, *, listed: bool) -> dict[str, str]:

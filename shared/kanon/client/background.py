@@ -42,9 +42,9 @@ LATE = 1.0
 TOLD_EVERY = 60.0
 """Seconds between two reports of what was dropped: a typo in a type must not fill a log."""
 
-Reason = Literal["full", "late", "refused", "unknown type", "failed", "exit"]
-"""Why something was dropped: the queue was full; it could not be sent in time; the service refused it; it has no such
-type; an auth function raised; the program ended."""
+Reason = Literal["full", "closed", "late", "refused", "unknown type", "failed", "exit"]
+"""Why something was dropped: the queue was full, or closed; it could not be sent in time; the service refused it; it
+has no such type; an auth function raised; the queue was closed while it waited, as at the end of the program."""
 Dropped = Callable[[Reason, int], None]
 
 _LOG = logging.getLogger("kanon.client")
@@ -145,18 +145,20 @@ class Background:
     # Of the caller
 
     def join(self, type_: str, value: Value, client: str | int | None = None) -> bool:
-        """Join the set of a value later, as one client or with the credential. False: the queue is full.
+        """Join the set of a value later, as one client or with the credential. False: it is dropped.
 
         Raises:
             ValueError: the value has no UTF-8.
+            TypeError: the value is neither text nor bytes.
         """
         return self._put(_now(waits=self._spread > 0, join=Join(type_, value_id(value), client)))
 
     def ask(self, type_: str, value: Value) -> bool:
-        """Let ``client.known`` know a value soon. False: the queue is full.
+        """Let ``client.known`` know a value soon. False: it is dropped.
 
         Raises:
             ValueError: the value has no UTF-8.
+            TypeError: the value is neither text nor bytes.
         """
         question = type_, value_id(value)
         return question in self._asked or self._put(_now(question=question))
@@ -164,18 +166,18 @@ class Background:
     def shown(self, type_: str, text: str) -> str:
         """The text if its value is known to be shared, and ``other`` if not; then its question follows.
 
-        It never waits and never raises: a text without UTF-8 is ``other``.
+        It never waits and never raises: what is no text, or has no UTF-8, is ``other``.
         """
         try:
             known = self.client.known(type_, text)
             if known is None:
                 self.ask(type_, text)
-        except ValueError:
+        except (ValueError, TypeError):
             return OTHER
         return text if known else OTHER
 
     def contribute(self, value: Value, amount: int) -> bool:
-        """Add to the sum of a value later. False: the queue is full.
+        """Add to the sum of a value later. False: it is dropped.
 
         Raises:
             ValueError: a value without UTF-8, or an amount that is not from 0 to 4294967295.
@@ -189,7 +191,7 @@ class Background:
     def _put(self, item: _Item) -> bool:
         with self._changed:
             if self._closed or len(self._items) >= self._capacity:
-                self._drop("full", 1)
+                self._drop("closed" if self._closed else "full", 1)
                 return False
             self._items.append(item)
             if item.question is not None:

@@ -30,6 +30,7 @@ def value_id(value: Value) -> SetId:
 
     Raises:
         ValueError: the text has no UTF-8.
+        TypeError: the value is neither text nor bytes.
     """
     return value if isinstance(value, SetId) else encoded(sha256(_bytes(value)).digest())
 
@@ -42,6 +43,7 @@ def bucket_of(value: Value) -> int:
 
     Raises:
         ValueError: the text has no UTF-8.
+        TypeError: the value is neither text nor bytes.
     """
     return int.from_bytes(sha256(_bytes(value)).digest()[:16], "big")
 
@@ -67,6 +69,8 @@ def decoded(id_: SetId) -> bytes:
 def _bytes(value: Value) -> bytes:
     if isinstance(value, bytes):
         return value
+    if not isinstance(value, str):
+        raise TypeError(f"a value is text or bytes, not {type(value).__name__}")
     try:
         return value.encode()
     except UnicodeEncodeError:

@@ -94,6 +94,7 @@ def test_no_caller_waits_and_a_full_queue_drops_with_a_word(service: Service) ->
     assert (background.dropped, sum(count for _, count in told)) == ({"full": 900}, 900)
     assert len(service.joined) == 100
     assert background.join("terms", "late", "c") is False
+    assert background.dropped == {"full": 900, "closed": 1}
 
 
 def test_what_fails_is_sent_again_and_dropped_when_it_is_late(service: Service) -> None:
@@ -173,6 +174,15 @@ def test_what_can_never_be_sent_is_refused_at_once(
 ) -> None:
     with Background(client_of(service)) as background, pytest.raises(ValueError, match=message):
         call(background)
+
+
+def test_what_is_no_value_is_refused_at_once_and_never_shown(service: Service) -> None:
+    no_value: Any = 5
+    with Background(client_of(service)) as background:
+        assert [background.shown("terms", text) for text in (no_value, "\ud800")] == ["other", "other"]
+        with pytest.raises(TypeError, match="a value is text or bytes, not int"):
+            background.join("terms", no_value, "c")
+    assert service.asked == []
 
 
 @pytest.mark.parametrize("options", [{"capacity": 0}, {"keep": -1.0}, {"at_exit": float("nan")}, {"spread": -1.0}])

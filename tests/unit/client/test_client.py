@@ -211,6 +211,21 @@ def test_a_single_text_is_no_list_of_values() -> None:
         Client(Service(lambda _: {})).is_shared("a", "abc")
 
 
+@pytest.mark.parametrize("listed", [False, True])
+def test_what_is_neither_text_nor_bytes_is_no_value(*, listed: bool) -> None:
+    service, no_value = Service(lambda _: {}), [1]
+    service.types = {"types": [{"type": "a", "period": 3600, "listed": listed}]}
+    client: Any = Client(service)
+    calls: list[Callable[[], object]] = [
+        lambda: client.join("a", no_value, "x"),
+        lambda: client.join_many([Join("a", no_value, "x")]),
+        lambda: client.is_shared("a", [no_value]),
+    ]
+    for call in calls:
+        with pytest.raises(TypeError, match="a value is text or bytes, not list"):
+            call()
+
+
 @pytest.mark.parametrize("told", [b"", b"<html>", b"\xff", [], "text", None])
 def test_an_answer_that_is_not_a_json_object_is_unexpected(told: Any) -> None:
     with pytest.raises(UnexpectedAnswerError, match=r"GET /v1/types/a: .*dict expected.*: check that the address"):

@@ -33,6 +33,13 @@ def test_a_text_without_utf_8_is_refused(text: str, function: Callable[[str], ob
         function(text)
 
 
+@pytest.mark.parametrize("value", [None, 5, [1], bytearray(b"x")])
+@pytest.mark.parametrize("function", [value_id, bucket_of])
+def test_what_is_neither_text_nor_bytes_is_refused(value: Any, function: Callable[[Any], object]) -> None:
+    with pytest.raises(TypeError, match=f"^a value is text or bytes, not {type(value).__name__}$"):
+        function(value)
+
+
 def test_an_id_is_not_hashed_again() -> None:
     assert value_id(value_id("hello")) == value_id("hello") != value_id(str(value_id("hello")))
     assert isinstance(value_id("hello"), SetId)
