@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kanon.cli.errors import one_line
-from kanon.cli.options import Json, OneType, TypesFile, own_types, refuse_unused
+from kanon.cli.options import Json, OneType, StepLength, TypesFile, own_types, refuse_unused
 from kanon.cli.screen import new_table, show_json
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def cost(
     ] = None,
     given: OneType = None,
     types: TypesFile = None,
-    period: Annotated[int, typer.Option(min=1, help="Seconds per step.")] = 3600,
+    period: StepLength = 3600,
     slots: Annotated[
         int | None, typer.Option(help="Slots of the deployment; by default as many as needed, at least 16.")
     ] = None,
@@ -83,8 +83,8 @@ def cost(
     if table is not None:
         taken = FOR_ANY_TABLE if table is Shown.REPORTS else FOR_SCALE
         refuse_unused(context, set(context.params) - taken, "with --table: leave it out")
-    elif not reports:
-        refuse_unused(context, ("jobs",), "without reports: give --reports")
+    else:
+        _refuse_without_load(context, joins, queries, reports)
     own = own_types(given, types, period) or own_types([DEFAULT_TYPE], None, period)
     if own is None or len(own.types) != 1:
         raise typer.BadParameter("give one type only: a bill is for one type")
@@ -119,13 +119,25 @@ def cost(
         others = {name: bill(used, listed).total for name, used in alternatives(load, values, more).items()}
         if load.joins:
             others |= {f"{name} (no privacy)": d for name, d in elsewhere.totals(load, values, listed).items()}
-        needs = replace(needs, limits=(*needs.limits, *of_reports.limits(sent, values)))
+        of_jobs = of_reports.limits(sent, values) if sent.jobs else ()
+        needs = replace(needs, limits=(*needs.limits, *of_jobs))
         part = ReportsPart(sent, of_reports.times(sent, values), bill(of_sent, listed).total) if reports else None
     estimate = CostEstimate(load, needs, made, others, listed, part)
     if as_json:
         show_json(estimate.document)
     else:
         _show(estimate)
+
+
+def _refuse_without_load(context: typer.Context, joins: float, queries: float, reports: float) -> None:
+    """Refuse the options of a load that is not there."""
+    if not joins:
+        of_joins = ("batch", "sets", "popularity", "value_bytes")
+        refuse_unused(context, of_joins, "without joins: give --joins above 0")
+    if not queries:
+        refuse_unused(context, ("hashes",), "without queries: give --queries")
+    if not reports:
+        refuse_unused(context, ("jobs",), "without reports: give --reports")
 
 
 @dataclass(frozen=True)
@@ -140,10 +152,13 @@ class ReportsPart:
     def summary(self) -> str:
         """The part in words."""
         load = self.load
+        jobs = (
+            f"Jobs a day: {load.jobs:,g}, each of {load.reports:,.0f} reports, {load.keys:,} keys, {load.rows:,} rows"
+            f" of budget. Shards of a job: {load.shards:,}. Parts of its summary: {load.parts}. It takes about"
+            f" {self.times.total:,.0f} s."
+        )
         return (
-            f"{load.reports:,.0f} reports a day of {load.size:,} bytes. Jobs a day: {load.jobs:,g}, each of"
-            f" {load.reports:,.0f} reports, {load.keys:,} keys, {load.rows:,} rows of budget. Shards of a job:"
-            f" {load.shards:,}. Parts of its summary: {load.parts}. It takes about {self.times.total:,.0f} s.\n"
+            f"{load.reports:,.0f} reports a day of {load.size:,} bytes. {jobs if load.jobs else 'No jobs.'}\n"
             f"Reports are ${self.dollars:,.2f} of the total.\n"
         )
 

@@ -144,8 +144,12 @@ def _document(path: Path | None, name: str) -> Any:
     try:
         text = path.read_text() if path else files(__package__).joinpath(name).read_text()
         document = json.loads(text)
-    except (OSError, ValueError) as error:
-        raise CostError(f"{path} cannot be read as JSON: {error}") from error
+    except OSError as error:
+        raise CostError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise CostError(f"{path} cannot be read: it is not UTF-8 text") from error
+    except ValueError as error:
+        raise CostError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(document, dict):
         raise CostError(f"{path} must be a JSON object")
     return document

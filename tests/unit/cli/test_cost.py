@@ -8,6 +8,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from kanon.cli.main import app
+from kanon.cost import lists
+from kanon.cost.billing import bill, read_prices
+from kanon.cost.workload import Workload
+from kanon.gate.types import read_types
+from tests.paths import ROOT
 
 
 def run(*arguments: str) -> Result:
@@ -72,7 +77,7 @@ def test_an_own_type_and_own_prices_change_the_bill(tmp_path: Path) -> None:
     usual = json.loads(run("--json").stdout)["dollarsAMonth"]
     large = run("--type", '{"k": 1000, "window": 720, "profile": "published"}', "--sets", "100", "--json")
     assert json.loads(large.stdout)["lines"]
-    source = Path(__file__).parents[3] / "shared" / "kanon" / "cost" / "prices.json"
+    source = ROOT / "shared" / "kanon" / "cost" / "prices.json"
     document = json.loads(source.read_text())
     document["prices"]["apigateway.http"]["usd"] = 2.0
     (path := tmp_path / "own.json").write_text(json.dumps(document))
@@ -92,11 +97,41 @@ def test_the_scale_table_is_markdown_or_json() -> None:
     assert {line.count("|") for line in lines[2:]} == {9}
 
 
+def test_reports_without_jobs_name_no_job() -> None:
+    told = run("--joins", "0", "--reports", "5", "--jobs", "0").stdout
+    assert "5 reports a day of 1,300 bytes. No jobs.\n" in told
+    assert "It takes about" not in told
+    assert "Beyond a limit" in run("--joins", "0", "--reports", "1e12").stdout
+    assert "Beyond a limit" not in run("--joins", "0", "--reports", "1e12", "--jobs", "0").stdout
+
+
+def test_the_dollars_of_the_guide_are_those_of_the_command() -> None:
+    def dollars(options: str) -> float:
+        return float(json.loads(run(*options.split(), "--json").stdout)["dollarsAMonth"])
+
+    page = " ".join((ROOT / "docs" / "guides" / "cost.md").read_text().split())
+    whole, rest, load = re.findall(r"(\$\d+) a month, (\$\d+) without the queries: `kanon cost (.+?)`", page)[0]
+    assert (whole, rest) == (f"${dollars(load):.0f}", f"${dollars(load.replace('--queries 20 ', '')):.0f}")
+    ((single, load),) = re.findall(r"second cost (\$\d+) \(`(.+?)`\)", page)
+    assert single == f"${dollars(load):.0f}"
+    stated = re.findall(r"about (\$\d+) at ten joins a second, of which (\$[\d.]+) is .+?, and (\$\d+) at a", page)
+    parameters = read_types('{"a": {"k": 50, "window": 720, "profile": "published"}}', 3600)["a"].parameters
+    ten, thousand = (bill(lists.usage(Workload(parameters, joins, value=32)), read_prices()) for joins in (10, 1000))
+    watched = dict(ten.by_service())["CloudWatch"]
+    assert stated == [(f"${ten.total:.0f}", f"${watched:.2f}", f"${thousand.total:.0f}")]
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
         (["--batch", "501"], 2, "kanon cost: batch must lie between 1 and 500, not 501"),
-        (["--prices", "nowhere.json"], 2, "kanon cost: nowhere.json cannot be read as JSON"),
+        (["--prices", "nowhere.json"], 2, "kanon cost: nowhere.json cannot be read: No such file or directory"),
+        (["--period", "100000"], 2, "'--period': Input should be less than or equal to 86400"),
+        (["--hashes", "5"], 2, "--hashes has no effect without queries"),
+        *(
+            (["--joins", "0", *given], 2, f"{given[0]} has no effect without joins")
+            for given in (["--batch", "9"], ["--sets", "9"], ["--popularity", "0"])
+        ),
         (["--slots", "3"], 2, "kanon cost: slots must be a power of two up to 256, not 3"),
         (["--slots", "0"], 2, "kanon cost: slots must be a power of two up to 256, not 0"),
         (["--table", "elsewhere", "--joins", "1"], 2, "with --table: leave it out"),

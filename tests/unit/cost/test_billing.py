@@ -89,11 +89,19 @@ def test_measured_values_of_another_form_are_refused(tmp_path: Path) -> None:
         read_measured(edited(tmp_path, "measured.json", lambda d: d["values"].update(join_ms=2)))
 
 
-@pytest.mark.parametrize("text", ["{", "[]", None])
-def test_a_file_that_is_not_a_json_object_is_refused(tmp_path: Path, text: str | None) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "is not valid JSON: Expecting property name"),
+        (b"[]", "must be a JSON object"),
+        (b"\xff", "cannot be read: it is not UTF-8 text$"),
+        (None, "cannot be read: No such file or directory$"),
+    ],
+)
+def test_a_file_that_is_not_a_json_object_is_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "file.json"
-    if text is not None:
-        path.write_text(text)
+    if content is not None:
+        path.write_bytes(content)
     for read in (read_prices, read_measured):
-        with pytest.raises(CostError, match=r"file\.json (cannot be read as JSON|must be a JSON object)"):
+        with pytest.raises(CostError, match=rf"file\.json {message}"):
             read(path)
