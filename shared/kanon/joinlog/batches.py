@@ -102,7 +102,7 @@ def names_of(path: Path | str, wanted: Iterable[str]) -> Sequence[str]:
             return list(next(array_items(file, where), ()))
         line = next(lines_of(file, where), b"")
         if form == "csv":
-            return header(line, wanted)[0]
+            return header(line, wanted, where)[0]
         row = row_of(line, LogLayout())
         return () if isinstance(row, Fault) else list(row)
 

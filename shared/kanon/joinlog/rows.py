@@ -16,7 +16,7 @@ import sys
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -47,7 +47,7 @@ QUOTES = (
     " ends as JSON lines or Parquet"
 )
 RETURN = "a carriage return within the line: end lines with LF or CRLF"
-ZERO = "a zero byte: remove it"
+ZERO = "a zero byte: remove it, or save UTF-16 as UTF-8"
 MORE = "more values than columns: put a value that holds the separator in quotes"
 FEWER = "fewer values than columns: write every value, an empty one too"
 NOT_JSON = "not a JSON object: write one object per line"
@@ -261,31 +261,39 @@ def layout_of(form: Form, file: io.BufferedReader[Any], needed: Sequence[str], w
     """The layout of a text. The header of CSV is read.
 
     Raises:
-        LogError: a column is missing, or there twice.
+        LogError: the header cannot be read; a column is missing, or there twice.
     """
     if form != "csv":
         return LogLayout()
-    names, separator = header(next(lines_of(file, where), b""), needed)
+    names, separator = header(next(lines_of(file, where), b""), needed, where)
     require(needed, names, where, separator)
     return LogLayout(names, separator)
 
 
-def header(head: bytes, needed: Iterable[str]) -> tuple[tuple[str, ...], str]:
+def header(head: bytes, needed: Iterable[str], where: Where) -> tuple[tuple[str, ...], str]:
     """The names in a header and its separator, the one with which most of the needed columns are found.
 
     If none is found, it is the one with the most columns.
+
+    Raises:
+        LogError: it cannot be read with any separator.
     """
     wanted = set(needed)
     parsed: list[tuple[tuple[str, ...], str]] = []
+    reason = ""
     for separator in SEPARATORS:
-        with suppress(Unreadable):
+        try:
             parsed.append((tuple(fields(head, separator)), separator))
+        except Unreadable as error:
+            reason = str(error)
+    if not parsed:
+        raise LogError(f"{where}: {reason}")
 
     def fits(names: Sequence[str]) -> tuple[int, int]:
         found = len(wanted & set(names))
         return found, 0 if found else len(names)
 
-    return max(parsed, key=lambda one: fits(one[0]), default=((), ","))
+    return max(parsed, key=lambda one: fits(one[0]))
 
 
 def require(needed: Sequence[str], names: Sequence[str], where: Where, separator: str = "") -> None:
