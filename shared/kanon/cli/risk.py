@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -177,14 +176,18 @@ def merge(
 
     Example: kanon risk merge january.khll february.khll --out both.khll
     """
-    from kanon.risk.khll import load
-    from kanon.risk.khll import merge as merge_two
+    from kanon.risk.khll import load, merge_parts
 
     outputs = OutputFiles(context, force=force)
     outputs.check(out, "--out")
     with working("merging"):
-        merged = reduce(merge_two, map(load, sketches))
+        parts = list(map(load, sketches))
+        merged = merge_parts(parts)
     _save(merged, out, outputs)
+    sizes = sorted({one.size for one in parts})
+    if len(sizes) > 1:
+        told = " and ".join(f"{size:,}" for size in sizes)
+        typer.echo(f"The sketches keep {told} values: {out} keeps {sizes[0]:,}.")
 
 
 @risk.command()

@@ -12,7 +12,7 @@ import math
 import os
 import secrets
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from kanon.noise.words import length_prefixed
 from kanon.risk.errors import RiskError
 
 Hashes = NDArray[np.uint64]
@@ -76,6 +77,12 @@ class HashKey:
     def check(self) -> bytes:
         """8 bytes that are equal for sketches of one key and reveal nothing else about it."""
         return self._keyed(b"kanon check").digest()
+
+    def columns(self, values: Sequence[str], user: str) -> bytes:
+        """8 bytes that are equal for sketches of the same columns of values, in this order, and of users."""
+        keyed = self._keyed(b"kanon columns")
+        keyed.update(length_prefixed(*(name.encode("utf-8", "surrogatepass") for name in (*values, user))))
+        return keyed.digest()
 
     def users(self, names: Iterable[bytes]) -> Hashes:
         """The hash of every user."""

@@ -11,8 +11,9 @@ of a log merge in any order to the sketch of the whole, byte for byte.
 
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,8 @@ MOST_EXACT = 128
 REGISTER_BITS = 10
 REGISTERS = 1 << REGISTER_BITS
 SPACE = 2.0**64
+COLUMNS_BYTES = 8
+UNKNOWN_COLUMNS = bytes(COLUMNS_BYTES)
 
 Counts = NDArray[np.int64]
 
@@ -44,6 +47,7 @@ class Sketch:
         users: user hashes, ascending for one owner, shape (m,).
         dense: positions in ``values`` of those with more than 128 users, ascending, shape (d,).
         registers: their HyperLogLogs, shape (d, 1024).
+        columns: :meth:`kanon.risk.hashing.HashKey.columns` of its columns, 8 bytes; zeros if nobody knows them.
     """
 
     size: int
@@ -55,6 +59,7 @@ class Sketch:
     users: Hashes
     dense: Counts
     registers: NDArray[np.uint8]
+    columns: bytes = UNKNOWN_COLUMNS
 
     @property
     def full(self) -> bool:
@@ -79,21 +84,40 @@ class Sketch:
         return counts
 
 
-def empty(size: int, key_check: bytes) -> Sketch:
+def empty(size: int, key_check: bytes, columns: bytes = UNKNOWN_COLUMNS) -> Sketch:
     """The sketch of no rows."""
     hashes, counts = np.empty(0, np.uint64), np.empty(0, np.int64)
-    return from_pairs(hashes, counts, counts, hashes, size, key_check, 0)
+    return from_pairs(hashes, counts, counts, hashes, size, key_check, 0, columns)
 
 
 def from_pairs(
-    values: Hashes, rows: Counts, owners: Counts, users: Hashes, size: int, key_check: bytes, total_rows: int
+    values: Hashes,
+    rows: Counts,
+    owners: Counts,
+    users: Hashes,
+    size: int,
+    key_check: bytes,
+    total_rows: int,
+    columns: bytes = UNKNOWN_COLUMNS,
 ) -> Sketch:
     """A sketch from distinct values in ascending order, their rows, and (value, user) pairs in any order."""
     whole = Sketch(
         size, key_check, total_rows, values, rows, owners, users,
-        np.empty(0, np.int64), np.empty((0, REGISTERS), np.uint8),
+        np.empty(0, np.int64), np.empty((0, REGISTERS), np.uint8), columns,
     )  # fmt: skip
     return _normal(whole)
+
+
+def merge_parts(parts: Sequence[Sketch]) -> Sketch:
+    """The sketch of a log from those of its parts, with the smallest of their sizes.
+
+    Raises:
+        RiskError: the sketches have different keys, or are of different columns.
+    """
+    whole = reduce(merge, parts)
+    if len({one.columns for one in parts} - {UNKNOWN_COLUMNS}) > 1:
+        raise RiskError("the sketches are of different columns: make them again with one --value and one --user")
+    return whole
 
 
 def merge(first: Sketch, second: Sketch) -> Sketch:
@@ -119,6 +143,7 @@ def merge(first: Sketch, second: Sketch) -> Sketch:
         np.concatenate([first.users, second.users]),
         np.concatenate([of_first[first.dense], of_second[second.dense]]),
         np.concatenate([first.registers, second.registers]),
+        first.columns if first.columns == second.columns else UNKNOWN_COLUMNS,
     )
     return _normal(both)
 
@@ -142,7 +167,7 @@ def _normal(sketch: Sketch) -> Sketch:
     np.maximum.at(registers, (row_of[owners[moved]], index), rank)
     return Sketch(
         sketch.size, sketch.key_check, sketch.total_rows, sketch.values[:n], sketch.rows[:n],
-        owners[~moved], users[~moved], where, registers,
+        owners[~moved], users[~moved], where, registers, sketch.columns,
     )  # fmt: skip
 
 
@@ -159,7 +184,9 @@ def _distinct_pairs(owners: Counts, users: Hashes) -> tuple[Counts, Hashes]:
 WARNING = "holds raw personal data of the log's users: do not share it, and delete it after use"
 
 _MAGIC = b"kanonKHL"
-_VERSION = 1
+_VERSION = 2
+_WITHOUT_COLUMNS = 1
+"""The version before it, which is read too."""
 _HEADER = struct.Struct(">8sHHII8sQ")
 _VALUE = struct.Struct(">QQ")
 _CRC = struct.Struct(">I")
@@ -170,12 +197,13 @@ def to_bytes(sketch: Sketch) -> bytes:
     """The content of a sketch file (``.khll``): equal sketches give equal bytes.
 
     It is raw personal data of the log's users: files have mode 0600; do not keep or share them. All numbers are
-    big-endian. Header: magic, version, K, registers, number of values, key check, total rows. Then per value, in
-    ascending order: its hash; its rows times 256 plus its number of users (0: a HyperLogLog follows); the user hashes
-    or the registers. Last the CRC-32 of all other bytes. At most K (8 + 8 + 1,024) + 40 bytes.
+    big-endian. Header: magic, version, registers, K, number of values, key check, total rows, columns. Then per
+    value, in ascending order: its hash; its rows times 256 plus its number of users (0: a HyperLogLog follows); the
+    user hashes or the registers. Last the CRC-32 of all other bytes. At most K (8 + 8 + 1,024) + 48 bytes.
     """
     parts = [
-        _HEADER.pack(_MAGIC, _VERSION, REGISTERS, sketch.size, len(sketch.values), sketch.key_check, sketch.total_rows)
+        _HEADER.pack(_MAGIC, _VERSION, REGISTERS, sketch.size, len(sketch.values), sketch.key_check, sketch.total_rows),
+        sketch.columns,
     ]
     starts = np.searchsorted(sketch.owners, np.arange(len(sketch.values) + 1))
     users = sketch.users.astype(">u8")
@@ -198,23 +226,24 @@ def from_bytes(data: bytes) -> Sketch:
         raise RiskError("is not a sketch file (.khll)")
     content = data[: -_CRC.size]
     _, version, registers, size, number, key_check, total_rows = _HEADER.unpack_from(content)
-    if version != _VERSION or registers != REGISTERS:
+    if version not in (_VERSION, _WITHOUT_COLUMNS) or registers != REGISTERS:
         raise RiskError(
-            f"is a sketch of version {version} with {registers} registers; this program reads version"
-            f" {_VERSION} with {REGISTERS}: make it again from the log"
+            f"is a sketch of version {version} with {registers} registers; this program reads versions"
+            f" {_WITHOUT_COLUMNS} and {_VERSION} with {REGISTERS}: make it again from the log"
         )
     if _CRC.unpack(data[-_CRC.size :]) != (zlib.crc32(content),):
         raise RiskError("is damaged: its checksum is wrong; make it again from the log")
     try:
-        sketch = _parsed(content, size, number, key_check, total_rows)
+        columns = content[_HEADER.size :][:COLUMNS_BYTES] if version == _VERSION else b""
+        sketch = _parsed(content, size, number, key_check, total_rows, columns)
     except (struct.error, ValueError) as error:
         raise RiskError("is damaged: its content is not a sketch; make it again from the log") from error
     return sketch
 
 
-def _parsed(content: bytes, size: int, number: int, key_check: bytes, total_rows: int) -> Sketch:
+def _parsed(content: bytes, size: int, number: int, key_check: bytes, total_rows: int, columns: bytes) -> Sketch:
     values, rows, counts, users, dense, registers = [], [], [], [], [], []
-    at = _HEADER.size
+    at = _HEADER.size + len(columns)
     for position in range(number):
         value, packed = _VALUE.unpack_from(content, at)
         count = packed & 0xFF
@@ -233,7 +262,7 @@ def _parsed(content: bytes, size: int, number: int, key_check: bytes, total_rows
         size, key_check, total_rows, np.array(values, np.uint64), np.array(rows, np.int64),
         np.repeat(np.arange(number), np.array(counts, np.int64)),
         np.concatenate([np.empty(0, np.uint64), *users]).astype(np.uint64),
-        np.array(dense, np.int64), np.array(registers, np.uint8).reshape(-1, REGISTERS),
+        np.array(dense, np.int64), np.array(registers, np.uint8).reshape(-1, REGISTERS), columns or UNKNOWN_COLUMNS,
     )  # fmt: skip
     if at != len(content) or not _well_formed(sketch, max(counts, default=0)):
         raise ValueError("the bytes are not in canonical form")

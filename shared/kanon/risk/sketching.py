@@ -67,7 +67,7 @@ def of_batches(
     read: "Iterable[Batch]", values: Sequence[tuple[str, ...]], user: str, *, key: HashKey, size: int
 ) -> list[Sketched]:
     """A sketch for each combination of columns of a log that is read in batches."""
-    made = [Sketched(columns, empty(size, key.check), 0) for columns in values]
+    made = [Sketched(names, empty(size, key.check, key.columns(names, user)), 0) for names in values]
     for batch in read:
         made = [_with_batch(one, batch, user, key) for one in made]
     return made
@@ -88,7 +88,7 @@ def _with_batch(before: Sketched, batch: "Batch", user: str, key: HashKey) -> Sk
     distinct, position = np.unique(owned, return_inverse=True)
     part = from_pairs(
         hashes[order], rows[order], owners, key.users(users.texts_of(distinct))[position],
-        before.sketch.size, key.check, int(rows.sum()),
+        before.sketch.size, key.check, int(rows.sum()), before.sketch.columns,
     )  # fmt: skip
     return Sketched(before.columns, merge(before.sketch, part), before.left_out + len(codes) - part.total_rows)
 

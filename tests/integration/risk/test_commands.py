@@ -145,6 +145,21 @@ def test_sketches_of_different_keys_refuse_to_be_merged_or_joined(log: Path, tmp
     assert not (tmp_path / "both.khll").exists()
 
 
+def test_sketches_of_different_columns_refuse_to_be_merged(log: Path, tmp_path: Path) -> None:
+    one = sketched(log, "one.khll")
+    for name, options in (("value", ("--value", "time")), ("user", ("--user", "time"))):
+        other = sketched(log, f"{name}.khll", *options)
+        assert "are of different columns" in refused("merge", one, other, "--out", tmp_path / "both.khll")
+        assert run("join", one, other).exit_code == 0
+
+
+def test_a_merge_of_sketches_of_different_sizes_says_which_it_keeps(log: Path, tmp_path: Path) -> None:
+    one, other = sketched(log, "one.khll"), sketched(log, "other.khll", "--size", 16)
+    said = " ".join(run("merge", one, other, "--out", out := tmp_path / "both.khll").stdout.split())
+    assert said == f"The sketches keep 16 and 2,048 values: {out} keeps 16."
+    assert run("merge", one, one, "--out", out, "--force").stdout == ""
+
+
 def test_the_attack_is_shown_beside_its_prediction(log: Path) -> None:
     told = json.loads(run("sketch-leak", log, "--group", "1*", "--json").stdout)
     assert (told["public"]["found"], told["public"]["members"], told["public"]["strangers"]) == (10, 10, 0)

@@ -1,16 +1,17 @@
 import struct
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from kanon.risk.errors import RiskError
-from kanon.risk.khll import Sketch, empty, from_bytes, load, to_bytes
+from kanon.risk.khll import UNKNOWN_COLUMNS, Sketch, empty, from_bytes, load, to_bytes
 from tests.unit.risk.made import sketch_of
 
 CHECK = b"12345678"
-HEADER_AND_CRC = 40
+HEADER_AND_CRC = 48
 
 
 def small() -> Sketch:
@@ -24,7 +25,7 @@ def with_crc(content: bytes) -> bytes:
     return content + struct.pack(">I", zlib.crc32(content))
 
 
-@pytest.mark.parametrize("sketch", [empty(8, CHECK), small()], ids=["empty", "small"])
+@pytest.mark.parametrize("sketch", [empty(8, CHECK, b"aaaaaaaa"), small()], ids=["empty", "small"])
 def test_a_written_sketch_is_read_unchanged(sketch: Sketch) -> None:
     read = from_bytes(to_bytes(sketch))
     for name in Sketch.__dataclass_fields__:
@@ -58,8 +59,15 @@ def test_every_changed_byte_and_every_truncation_is_detected() -> None:
 
 def test_a_sketch_of_a_newer_version_is_refused_with_the_remedy() -> None:
     content = to_bytes(empty(8, CHECK))[:-4]
-    with pytest.raises(RiskError, match=r"version 2 .* make it again"):
-        from_bytes(with_crc(content[:8] + b"\0\2" + content[10:]))
+    with pytest.raises(RiskError, match=r"version 3 .* make it again"):
+        from_bytes(with_crc(content[:8] + b"\0\3" + content[10:]))
+
+
+def test_a_sketch_of_the_version_without_columns_is_read() -> None:
+    content = to_bytes(replace(small(), columns=b"aaaaaaaa"))[:-4]
+    old = from_bytes(with_crc(content[:8] + b"\0\1" + content[10:36] + content[44:]))
+    assert to_bytes(old) == to_bytes(small())
+    assert old.columns == UNKNOWN_COLUMNS
 
 
 def entry(value: int, rows: int, users: list[int]) -> bytes:
@@ -88,13 +96,13 @@ def entry(value: int, rows: int, users: list[int]) -> bytes:
     ],
 )
 def test_a_file_with_a_right_checksum_and_wrong_content_is_refused(size: int, entries: list[bytes]) -> None:
-    header = struct.pack(">8sHHII8sQ", b"kanonKHL", 1, 1024, size, len(entries), CHECK, 500)
+    header = struct.pack(">8sHHII8sQ8x", b"kanonKHL", 2, 1024, size, len(entries), CHECK, 500)
     with pytest.raises(RiskError, match="is damaged"):
         from_bytes(with_crc(header + b"".join(entries)))
 
 
 def test_a_number_of_values_that_the_file_cannot_hold_is_refused_at_once() -> None:
-    header = struct.pack(">8sHHII8sQ", b"kanonKHL", 1, 1024, 2**32 - 1, 2**32 - 1, CHECK, 500)
+    header = struct.pack(">8sHHII8sQ8x", b"kanonKHL", 2, 1024, 2**32 - 1, 2**32 - 1, CHECK, 500)
     with pytest.raises(RiskError, match="is damaged"):
         from_bytes(with_crc(header))
 
