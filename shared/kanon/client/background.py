@@ -44,7 +44,8 @@ TOLD_EVERY = 60.0
 
 Reason = Literal["full", "closed", "late", "refused", "unknown type", "failed", "exit"]
 """Why something was dropped: the queue was full, or closed; it could not be sent in time; the service refused it; it
-has no such type; an auth function raised; the queue was closed while it waited, as at the end of the program."""
+has no such type; the client refused it, or an auth function raised; the queue was closed while it waited, as at the end
+of the program."""
 Dropped = Callable[[Reason, int], None]
 
 _LOG = logging.getLogger("kanon.client")
@@ -148,9 +149,11 @@ class Background:
         """Join the set of a value later, as one client or with the credential. False: it is dropped.
 
         Raises:
-            ValueError: the value has no UTF-8.
+            ValueError: the value has no UTF-8, or there is neither a client nor a credential.
             TypeError: the value is neither text nor bytes.
         """
+        if client is None and not self.client.hides:
+            raise ValueError("give a client: only one with a credential joins without")
         return self._put(_now(waits=self._spread > 0, join=Join(type_, value_id(value), client)))
 
     def ask(self, type_: str, value: Value) -> bool:
@@ -241,6 +244,7 @@ class Background:
         """The next items whose time has come; none when closed and there are none."""
         while True:
             with self._changed:
+                self._draw_again()
                 if (some := self._due()) or self._closed:
                     return some
                 first = min((item.due for item in self._items), default=None)
@@ -250,12 +254,18 @@ class Background:
             self._tell(TOLD_EVERY)
 
     def _due(self) -> list[_Item]:
-        """What is sent now. A join that could not be sent at its time gets another one: a queue would be a burst."""
         now = time.monotonic()
-        for item in self._items:
-            if self._spread and item.join is not None and not item.waits and item.due < now - LATE:
-                item.due = self._drawn(now)
         return list(islice((item for item in self._items if item.due <= now), JOINS_A_CALL))
+
+    def _draw_again(self) -> None:
+        """Give joins that could not be sent at their time another one, or drop them: a queue would be a burst."""
+        now = time.monotonic()
+        for item in list(self._items) if self._spread else ():
+            if item.join is not None and not item.waits and item.due < now - LATE:
+                item.due = self._drawn(now)
+                if now - item.since >= self._keep:
+                    self._items.remove(item)
+                    self._drop("late", 1)
 
     def _drawn(self, now: float) -> float:
         """A time at which a join is sent."""

@@ -141,8 +141,28 @@ class Calls:
             raise ValueError("delay is a number of seconds: give 0 or more")
         described = yield from self.prepare(type_)
         hides = self.relayed or described.get("credential", False)
-        after = delay if delay is not None else self.random() * described["period"] if hides else 0.0
-        yield from self._join(described, value, client, after, self.deadline)
+        if delay is None and hides:
+            yield from self._join_hidden(described, value, client)
+        else:
+            yield from self._join(described, value, client, delay or 0.0, self.deadline)
+
+    def _join_hidden(self, described: Mapping[str, Any], value: Value, client: str | int | None) -> Steps[None]:
+        """Join after a random part of a step; after a failure again, for a step.
+
+        The service must not choose the time, and after an outage those that wait must not all come at once.
+        """
+        period, failed = described["period"], 0
+        after, end = self.random() * period, self.clock() + 2 * period
+        while True:
+            try:
+                return (yield from self._join(described, value, client, after, 0.0))
+            except ApiError as error:
+                failed += 1
+                left = min(period, end - self.clock())
+                after = max(self.random() * left, waiting.wait(failed, self.random(), None))
+                again = isinstance(error, NoAnswerError) or getattr(error, "code", None) in waiting.REPEATED
+                if not again or not self.deadline or self.clock() + after >= end:
+                    raise
 
     def join_prepared(self, type_: str, value: Value, client: str | int | None) -> Steps[None]:
         """Join at once and once; ``prepare`` has asked for all else."""
@@ -168,7 +188,8 @@ class Calls:
             return answers.join_request(described["type"], value, named, listed=described.get("listed", False))
 
         asked = make()  # what cannot be sent is refused before the wait
-        reply = yield from self._answered(make, self.clock() + after + deadline, after)
+        end = self.clock() + (after + deadline if deadline else 0.0)  # without a deadline once
+        reply = yield from self._answered(make, end, after)
         if reply.status == 404 and not self.relayed:
             yield from self._check_types({described["type"]})
         answers.read_nothing(asked, reply)

@@ -41,7 +41,7 @@ except ImportError as missing:
     raise ImportError(f"{missing.name} is missing: pip install 'kanon-dp[relay]'", name=missing.name) from missing
 
 KEPT = 12 * 3600.0
-"""Seconds for which a key is held. A service takes it for a day after its week, so also after the wait of a join."""
+"""Seconds for which a key is held. A service takes it for a day after its week: so after a wait of as long, too."""
 _JOINS = re.compile(r"POST /v1(?:/types/[^/]+/sets/[^/]+:join|:batchJoin)")
 _ENROLMENTS = re.compile("(?:POST|DELETE) /v1/credentials")
 _KEYS, _GATEWAY, _TYPES = request("GET", KEYS_PATH), request("POST", GATEWAY_PATH), request("GET", "/v1/types")
@@ -100,7 +100,10 @@ class Relaying:
             headers = {**headers, STEP_FIELD: str(waiting.join_step(self.now(), self._period))}
         if self.auth is not None:
             headers = self.auth(method, self.service + path, body, headers)
-        return (yield from self._sealed(method, path, body, headers, is_join=is_join))
+        reply = yield from self._sealed(method, path, body, headers, is_join=is_join)
+        if (method, path) == (_TYPES.method, _TYPES.path) and reply.status == 200:
+            self._period = _period(reply)  # a join asks for nothing else
+        return reply
 
     def _sealed(self, method: str, path: str, body: bytes, headers: Headers, *, is_join: bool) -> Outers[Reply]:
         """Send an inner request. If the relay says that it does not open, get the key again, and send it once more.

@@ -315,11 +315,11 @@ def test_each_join_waits_for_a_random_part_of_a_step(served: Machine, relay: Rel
 
 def test_a_join_in_the_background_whose_key_has_changed_is_sent_at_another_time(served: Machine, relay: Relay) -> None:
     with client_of(served, relay, deadline=0) as client, Background(client, spread=0.01) as background:
-        relay.answers = [None, None, None, answer(400)]  # key, types, types of the connection, join
+        relay.answers = [None, None, answer(400)]  # key, types, join
         background.join("fledge", SET, "me")
         assert background.flush(30)
     assert not background.dropped
-    assert relay.paths[3:] == ["/v1/gateway", "/v1/proxy/keys", "/v1/gateway"]
+    assert relay.paths[2:] == ["/v1/gateway", "/v1/proxy/keys", "/v1/gateway"]
     assert _joins(served) == 1
 
 
@@ -338,7 +338,33 @@ def test_a_join_that_has_waited_is_still_repeated(served: Machine, relay: Relay)
         relay.answers = [answer(503)]
         client.join("fledge", SET, "me")
         assert not relay.answers
-    assert _joins(served) == 2
+    assert _joins(served) == 1  # a step later
+
+
+def test_after_a_failure_a_join_waits_at_random_whatever_the_service_says(served: Machine, relay: Relay) -> None:
+    """After an outage those that wait would come at once; and a service could name one time for all of them."""
+    busy = answer(503) | {"headers": {"Retry-After": "7"}}
+    with client_of(served, relay) as client:
+        client.join("fledge", SET, "another", delay=0)
+        waited: list[float] = []
+        client._sleep = waited.append
+        draws = iter([0.25, 0.0, 0.5, 0.0, 0.0, 0.75, 0.0])  # between them those of shorter waits
+        client._calls.random, client._calls.clock = lambda: next(draws), lambda: sum(waited)
+        relay.answers = [busy, busy]
+        client.join("fledge", SET, "me")
+        assert waited == [0.25 * PERIOD, 0.5 * PERIOD, 0.75 * PERIOD]
+        client._calls.random, client._calls.clock = lambda: 0.5, lambda: served.now
+        client._sleep = lambda seconds: setattr(served, "now", served.now + seconds)
+        relay.answers, began = [busy] * 100, served.now
+        with pytest.raises(RefusedError, match="503"):
+            client.join("fledge", SET, "me")
+        assert served.now - began <= 2 * PERIOD
+        relay.answers = []
+    with client_of(served, relay, deadline=0) as client:
+        client.join("fledge", SET, "another", delay=0)
+        relay.answers = [busy]
+        with pytest.raises(RefusedError, match="503"):
+            client.join("fledge", SET, "me")
 
 
 def test_nobody_can_tell_when_a_client_joins_next(

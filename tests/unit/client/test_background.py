@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kanon.client import Background, Bearer, Client, HttpAnswer, Join, NoAnswerError, value_id
-from kanon.client.background import LATE, _Item
+from kanon.client.background import LATE, STEP, _Item
 from kanon.client.errors import ApiError
 from tests.paths import ROOT
 
@@ -328,9 +328,25 @@ def test_a_join_that_missed_its_time_gets_another_one(service: Service) -> None:
     missed = _Item(now, now - LATE - 1, join=Join("terms", "v", "c"))
     waiting = _Item(now, now - LATE - 1, waits=True, join=Join("terms", "v", "c"))
     background._items += [missed, waiting]
+    old = _Item(now - STEP, now - LATE - 1, join=Join("terms", "v", "c"))
+    background._items.append(old)
+    assert background._due() == [missed, waiting, old]  # for `close`, which waits for what is being sent
+    background._draw_again()
     assert background._due() == [waiting]
+    assert old not in background._items
+    assert background.dropped == {"late": 1}
     assert now <= missed.due <= time.monotonic() + 60
     background._items.clear()
+
+
+def test_the_thread_does_not_send_what_missed_its_time(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kanon.client.background.waiting.chance", lambda: 0.9)
+    background, now = Background(client_of(service), spread=60), time.monotonic()
+    background._items.append(_Item(now, now - LATE - 1, join=Join("terms", "v", "c")))
+    background.ask("terms", "v")
+    background.close()
+    assert not service.joined
+    assert background.dropped == {"exit": 1}
 
 
 def test_a_hidden_client_joins_one_by_one_also_at_once(service: Service) -> None:
@@ -343,6 +359,14 @@ def test_a_hidden_client_joins_one_by_one_also_at_once(service: Service) -> None
     service.gate.set()
     background.close()
     assert len(service.joined) == 3
+
+
+def test_one_join_without_a_client_is_refused_and_takes_no_other_one_along(service: Service) -> None:
+    with Background(client_of(service, authenticated=True)) as background:
+        background.join("terms", "one", "c")
+        with pytest.raises(ValueError, match="give a client"):
+            background.join("terms", "two")
+    assert not background.dropped
 
 
 def test_a_hidden_client_asks_about_one_value_a_query(service: Service) -> None:
