@@ -1,9 +1,9 @@
 """Use case on AWS: evaluate the closed steps of a slot, in order, and publish them at their ticks.
 
-Several workers may run, stop or be late at any time: docs/proofs/segments.md is the protocol and what it guards
-against. Of each range of keys the worker puts the new parts, records them as decided, and writes their crossings; then
-one transaction moves mark, manifest and horizon, if the worker's run is the current one. Noise is a function of set and
-step, so repeated work gives the same states and crossings.
+Several workers may run, stop or be late at any time (docs/proofs/segments.md). Of each range of keys the worker puts
+the new parts, records them as decided, and writes their crossings; then one transaction moves mark, manifest and
+horizon, if the worker's run is the current one. Noise is a function of set and step, so repeated work gives the same
+states and crossings.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,10 +41,9 @@ from kanon.gate.true_sets import TrueSets
 SECONDS_TO_STOP = 20.0
 """A worker with less time left than this begins no further range of a step."""
 RANGES_TO_STOP = 1.5
-"""It also begins none if less than this many times its slowest range so far is left."""
+"""Nor if less than this many times its slowest range is left."""
 MOST_PARTS_READ = 64
-"""Without an object of true sets of the step before, the parts are read: at most so many in a step, about 15 million
-sets."""
+"""Without an object of the step before, at most so many parts are read in a step: about 15 million sets."""
 
 
 class Recorded(NamedTuple):
@@ -53,7 +52,7 @@ class Recorded(NamedTuple):
     Attributes:
         numbers: the number of each type, retired ones included.
         retired: the names of the types that are retired.
-        missing: the first step of a layout that Control has and this version lacks; None if there is none.
+        missing: the first step of a layout that Control has and this version lacks, or None.
         removed: whether a layout before the first one of this version was removed.
     """
 

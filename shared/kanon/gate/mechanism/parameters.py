@@ -279,7 +279,7 @@ def profile(name: str, window: int, period: int = 3600) -> tuple[Law, Law]:
     """The laws ``(threshold_law, query_law)`` of a profile at a window of ``window`` steps of ``period`` seconds.
 
     Raises:
-        InvalidParametersError: no profile has that name.
+        InvalidParametersError: there is none.
     """
     chosen = profile_named(name)
     if chosen.truncations is not None:
@@ -298,12 +298,10 @@ def profile_restart(name: str, window: int, period: int = 3600) -> CrossingResta
     """The restart of a profile at a window of ``window`` steps of ``period`` seconds; None for the grid.
 
     Raises:
-        InvalidParametersError: no profile has that name.
+        InvalidParametersError: there is none.
     """
     hold = profile_named(name).hold
-    if not hold:
-        return None
-    return CrossingRestart(hold * window, usual_epoch(window, period))
+    return CrossingRestart(hold * window, usual_epoch(window, period)) if hold else None
 
 
 def usual_epoch(window: int, period: int) -> int:
@@ -315,11 +313,12 @@ def profile_named(name: str) -> Profile:
     """The profile of a name.
 
     Raises:
-        InvalidParametersError: no profile has that name.
+        InvalidParametersError: there is none.
     """
     if name not in PROFILES:
-        names = sorted(PROFILES)
-        raise InvalidParametersError(f"profile must be one of {', '.join(names)}, not {name!r}{meant(name, names)}")
+        raise InvalidParametersError(
+            f"profile must be one of {', '.join(sorted(PROFILES))}, not {name!r}{meant(name, PROFILES)}"
+        )
     return PROFILES[name]
 
 
