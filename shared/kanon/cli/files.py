@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import file_digest, sha256
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import TemporaryFile
 from typing import Annotated
 from zlib import crc32
 
@@ -66,13 +66,11 @@ class OutputFiles:
             self._checked[str(path)] = option
             return "" if os.access(path, os.W_OK) else _unwritable("you may not write it")
         real = Path(os.path.realpath(path))
-        real.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(real.parent)
         if real.exists() and not real.is_file():
             return _unwritable("it is not a file")
         if real.exists() and not os.access(real, os.W_OK):
             return _unwritable("you may not write this file")
-        with NamedTemporaryFile(dir=real.parent, prefix=".", suffix=".part"):
-            pass  # os.access says yes to root in /proc, where no file can be made
         if self._checked.setdefault(str(real).casefold(), option) != option:
             return f"is also the file of {self._checked[str(real).casefold()]}: choose another name"
         if self._force or not real.is_file():
@@ -120,6 +118,17 @@ class OutputFiles:
     def may_replace(self, path: Path) -> bool:
         """Whether the existing file may be replaced."""
         return self._force or _replaceable(path)
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of an output.
+
+    Raises:
+        OSError: no file can be made in it. ``os.access`` says yes to root in /proc.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryFile(dir=folder):
+        pass
 
 
 def _unwritable(reason: str) -> str:

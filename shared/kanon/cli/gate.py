@@ -1,6 +1,5 @@
 """``kanon gate``: counts the new rows of a log, and says which sets turned true or false."""
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ import typer
 
 from kanon.cli.directories import Data, Joins, Period, directory_errors, given_of, say_counted
 from kanon.cli.errors import CommandError
+from kanon.cli.files import make_folder
 from kanon.cli.options import (
     COLUMNS,
     ColumnNames,
@@ -104,9 +104,7 @@ def _check_writable(out: Path, data: Path) -> None:
     if data.resolve() in (folder, *folder.parents):
         raise CommandError(f"--out {out} lies in {data}, whose files are the deployment's: choose another folder")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        make_folder(folder)
     except OSError as error:
         raise CommandError(f"--out {out} cannot be written ({error.strerror}): choose another name") from error
 
