@@ -160,8 +160,9 @@ class Calls:
                 failed += 1
                 left = min(period, end - self.clock())
                 after = max(self.random() * left, waiting.wait(failed, self.random(), None))
-                again = isinstance(error, NoAnswerError) or getattr(error, "code", None) in waiting.REPEATED
-                if not again or not self.deadline or self.clock() + after >= end:
+                busy = isinstance(error, RefusedError) and error.code in waiting.REPEATED
+                again = self.deadline and (busy or isinstance(error, NoAnswerError))
+                if not again or self.clock() + after >= end:
                     raise
 
     def join_prepared(self, type_: str, value: Value, client: str | int | None) -> Steps[None]:
@@ -181,7 +182,7 @@ class Calls:
     def _join(
         self, described: Mapping[str, Any], value: Value, client: str | int | None, after: float, deadline: float
     ) -> Steps[None]:
-        """Join after so many seconds. Each attempt names the client anew: a presentation is for its step."""
+        """Join after so many seconds. Each attempt names the client again: a presentation is for one step."""
 
         def make() -> Request:
             named = self._named(described, value, client)

@@ -3,8 +3,7 @@
 Nothing of the outer request goes on: neither headers nor address. Of the inner one go method, path, body and a
 few headers. A request that does not open is refused outside; all other errors are inside, with status 200 outside.
 
-A recorded request can be sent again by whoever recorded it. So what changes something names its step, and is refused
-when that is over.
+A recorded request can be sent again. So what changes something names its step, and is refused when that is over.
 """
 
 import base64

@@ -307,8 +307,10 @@ def open_directory(path: Path, given: Given | None, now: float, *, to_import: bo
     return Directory(path, settings, types, joining, querying, control, log, parts, segments, lock, made)
 
 
-_MADE = {NAME, arrivals.NAME, LISTS, ACCOUNTS, reports.NAME, "import.db", "lists", "log", "parts", "secrets", "seen"}
-_MADE |= {"reports", "summaries", "work"}
+_MADE = {
+    *(NAME, arrivals.NAME, LISTS, ACCOUNTS, reports.NAME, "import.db"),
+    *("lists", "log", "parts", "reports", "secrets", "seen", "summaries", "work"),
+}
 
 
 def _take_back(path: Path) -> None:

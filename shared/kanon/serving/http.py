@@ -99,10 +99,10 @@ class _Channel(HTTPChannel):
             server: Any = self.server
             server.add_task(self)
 
-    def stale(self, since: float) -> bool:
-        """Whether no whole request has come since then (Unix s), or an answer is read too slowly."""
-        unread = self.total_outbufs_len and self._until < since + SECONDS_OF_A_REQUEST
-        return bool(unread or (not self.requests and self.last_activity < since))
+    def stale(self, now: float) -> bool:
+        """Whether an answer is read too slowly, or nothing moves and no whole request has come."""
+        unread = self.total_outbufs_len and self._until < now
+        return bool(unread or (not self.requests and self.last_activity < now - SECONDS_OF_A_REQUEST))
 
     def received(self, data: bytes) -> Any:
         begins = self.request is None
@@ -189,7 +189,7 @@ class Server:
     def _close_stale(self, now: float) -> None:
         """Close at once: waitress would wait until the client can take more, which one that does not read never can."""
         for channel in list(self._server.active_channels.values()):
-            if channel.stale(now - SECONDS_OF_A_REQUEST):
+            if channel.stale(now):
                 channel.handle_close()
 
     def _close(self) -> None:
