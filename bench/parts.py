@@ -45,8 +45,10 @@ def part(sets: int, members: int) -> Part:
     ages = np.sort(chance.integers(1, fledge().parameters.window, (sets, members)), axis=1).ravel()
     never, tokens = np.full(sets, NEVER), chance.integers(0, 1 << 16, count, np.uint32)
     ends = np.full(sets, STEP + fledge().parameters.window)
-    crossings, lasts = np.full((sets, 2), NEVER), (STEP - ages).astype(np.int32)
-    return Part(keys, np.ones(sets, np.uint8), np.full(sets, members), tokens, lasts, crossings, never, ends)
+    crossings, lasts = np.full((sets, 2), NEVER), STEP - ages
+    return Part.of(
+        STEP - 1, keys, np.ones(sets, np.uint8), np.full(sets, members), tokens, lasts, crossings, never, ends
+    )
 
 
 def spent(content: bytes, share: float) -> float:

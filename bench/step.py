@@ -141,13 +141,14 @@ def part(case: Case, low: float, width: float, sets: int) -> Part:
     keys = np.sort(raw.view(f"S{SET_KEY_BYTES}").ravel())
     sizes = chance.integers(case.least, case.most + 1, sets)
     owners = np.repeat(np.arange(sets), sizes)
-    lasts = (STEP - 1 - chance.integers(0, window - 1, len(owners))).astype(np.int32)
+    lasts = STEP - 1 - chance.integers(0, window - 1, len(owners))
     lasts = lasts[np.lexsort((-lasts, owners))]
     crossings = np.full((sets, 2), NEVER)
     crossings[sizes >= fledge().parameters.k, 1] = STEP - 1
     ends = np.full(sets, STEP + window)
-    tokens = ((np.arange(len(owners)) * 331) & 0x7FFF).astype(np.uint32)
-    return Part(keys, np.ones(sets, np.uint8), sizes, tokens, lasts, crossings, np.full(sets, NEVER), ends)
+    tokens = (np.arange(len(owners)) * 331) & 0x7FFF
+    ones, never = np.ones(sets, np.uint8), np.full(sets, NEVER)
+    return Part.of(STEP - 1, keys, ones, sizes, tokens, lasts, crossings, never, ends)
 
 
 class Joins(Table):
@@ -174,7 +175,7 @@ def evaluated(folder: Path, pieces: list[Piece], touched: int) -> dict[str, floa
     """
     os.environ |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none"}
     client: Any = aws.dynamodb()
-    keys = np.concatenate([PartFiles(folder).read(piece).keys for piece in pieces])
+    keys = np.concatenate([PartFiles(folder).read(piece).keys.copy() for piece in pieces])
     client.meta.events.register(
         "before-send.dynamodb", Joins(np.random.default_rng(5).choice(keys, touched, replace=False)).answer
     )

@@ -87,7 +87,7 @@ class Replacements:
         self.new[token] = new
 
 
-def members(part: Part, key: bytes) -> NDArray[np.uint32]:
+def members(part: Part, key: bytes) -> NDArray[np.uint16 | np.uint32]:
     """The tokens of a set of a part, as a view."""
     rows = np.flatnonzero(part.keys == np.bytes_(key))  # as arrays: a scalar lacks the zero bytes at its end
     if not len(rows):
@@ -99,7 +99,7 @@ def members(part: Part, key: bytes) -> NDArray[np.uint32]:
 
 def with_tokens(part: Part, replaced: Mapping[Token, int]) -> tuple[Part, set[Token]]:
     """The part with other tokens, and those that were there."""
-    changed, found = replace(part, tokens=part.tokens.copy()), set[Token]()
+    changed, found = replace(part, tokens=part.tokens.astype(np.uint32)), set[Token]()
     for place, new in replaced.items():
         own = members(changed, place.key)
         if place.token in own:

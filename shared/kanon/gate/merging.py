@@ -67,7 +67,7 @@ def merged(
     joins = joins[known] if skipped else joins
     firsts = np.flatnonzero(np.concatenate(([True], joins["key"][1:] != joins["key"][:-1]))) if len(joins) else _NONE
     joined = joins["key"][firsts]
-    part = _without_others(part, deciding)
+    part = _without_others(part.at(deciding.step), deciding)
     place = np.searchsorted(part.keys, joined)
     there = np.zeros(len(joined), bool)
     inside = place < len(part)

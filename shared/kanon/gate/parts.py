@@ -16,8 +16,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from itertools import accumulate
-from typing import Self
+from itertools import accumulate, pairwise
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,28 +35,33 @@ OLDEST_AGE = 2**16 - 1
 _DIGEST_BYTES = 32
 _COLUMNS = ((f"S{SET_KEY_BYTES}", 1), ("u1", 1), ("<u4", 1), ("<u4", 2), ("<u4", 1), ("<u4", 1))
 """The type of each column of the sets, and the numbers that a set has there."""
+_Members = NDArray[np.uint16 | np.uint32]
 
 
 @dataclass(frozen=True)
 class Part:
-    """The states of n sets with m members in all.
+    """The states of n sets with m members in all, after a step.
+
+    Members are as they are stored: most belong to sets in which nothing happens.
 
     Attributes:
+        step: the step.
         keys: the set keys, sorted, (n,).
         types: the number of each set's type, (n,).
         sizes: members per set, (n,).
-        tokens, lasts: the tokens of the members, set after set, latest first, and their last steps, (m,).
+        tokens, ages: the tokens of the members, set after set, latest first, and the steps since they joined, (m,).
         crossings: as in :class:`States`, (n, 2).
         wake_ups: the step at which each set crosses if nobody joins; NEVER if it does not, (n,).
         ends: the last step that needs each set's state, (n,).
         sealed: the sealed value of each set, empty without one, (n,); None if no set has one.
     """
 
+    step: int
     keys: NDArray[np.bytes_]
     types: NDArray[np.uint8]
     sizes: Ints
-    tokens: "NDArray[np.uint32]"
-    lasts: "NDArray[np.int32]"
+    tokens: _Members
+    ages: _Members
     crossings: Ints
     wake_ups: Ints
     ends: Ints
@@ -68,9 +73,28 @@ class Part:
     @classmethod
     def empty(cls) -> Self:
         """A part without sets."""
-        none, tokens, lasts = np.zeros(0, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.int32)
-        keys, types = np.zeros(0, f"S{SET_KEY_BYTES}"), np.zeros(0, np.uint8)
-        return cls(keys, types, none, tokens, lasts, none.reshape(0, 2), none, none)
+        none, keys, types = np.zeros(0, np.int64), np.zeros(0, f"S{SET_KEY_BYTES}"), np.zeros(0, np.uint8)
+        return cls.of(0, keys, types, none, none, none, none.reshape(0, 2), none, none)
+
+    @classmethod
+    def of(
+        cls, step: int, keys: NDArray[np.bytes_], types: NDArray[np.uint8], sizes: Ints, tokens: Ints, lasts: Ints,
+        crossings: Ints, wake_ups: Ints, ends: Ints,
+    ) -> Self:  # fmt: skip
+        """A part of these states, with the last steps of members."""
+        return cls(step, keys, types, sizes, _narrow(tokens), _ages(lasts, step), crossings, wake_ups, ends)
+
+    @property
+    def lasts(self) -> Ints:
+        """The last steps of the members, (m,)."""
+        return self.step - self.ages.astype(np.int64)
+
+    def at(self, step: int) -> Self:
+        """The same states at a later step."""
+        if step == self.step:
+            return self
+        passed = np.uint16(min(step - self.step, OLDEST_AGE))
+        return replace(self, step=step, ages=np.minimum(self.ages, OLDEST_AGE - passed) + passed)
 
     def due(self, step: int) -> Bools:
         """The sets that cross at ``step`` or before if nobody joins, (n,)."""
@@ -88,13 +112,13 @@ class Part:
         """Some of the sets."""
         if chosen.all():
             return self
-        members = np.repeat(chosen, self.sizes)
         return Part(
+            self.step,
             self.keys[chosen],
             self.types[chosen],
             self.sizes[chosen],
-            self.tokens[members],
-            self.lasts[members],
+            _of_rows(self.tokens, self.sizes, chosen),
+            _of_rows(self.ages, self.sizes, chosen),
             self.crossings[chosen],
             self.wake_ups[chosen],
             self.ends[chosen],
@@ -106,7 +130,7 @@ class Part:
         return States(
             keys_of(self.keys),
             Tokens(self.sizes, self.tokens.astype(np.int64)),
-            self.lasts.astype(np.int64),
+            self.lasts,
             self.crossings,
             np.full(len(self), NEVER),
             self.wake_ups,
@@ -116,13 +140,17 @@ class Part:
         """The part with the new ``states`` and ``ends`` of some rows."""
         sizes = self.sizes.copy()
         sizes[rows] = states.members.sizes
-        new, kept = np.repeat(rows, sizes), np.repeat(~rows, self.sizes)
-        tokens, lasts = np.empty(len(new), np.uint32), np.empty(len(new), np.int32)
-        tokens[new], tokens[~new] = states.members.tokens, self.tokens[kept]
-        lasts[new], lasts[~new] = states.lasts, self.lasts[kept]
         crossings, wake_ups, all_ends = self.crossings.copy(), self.wake_ups.copy(), self.ends.copy()
         crossings[rows], wake_ups[rows], all_ends[rows] = states.crossings, states.wake_ups, ends
-        return Part(self.keys, self.types, sizes, tokens, lasts, crossings, wake_ups, all_ends, self.sealed)
+        return replace(
+            self,
+            sizes=sizes,
+            tokens=_with_rows(self.tokens, self.sizes, rows, _narrow(states.members.tokens), sizes),
+            ages=_with_rows(self.ages, self.sizes, rows, _ages(states.lasts, self.step), sizes),
+            crossings=crossings,
+            wake_ups=wake_ups,
+            ends=all_ends,
+        )
 
     def with_sets(self, keys: NDArray[np.bytes_], types: NDArray[np.uint8]) -> "Part":
         """The part with new sets without members; ``keys`` are sorted, and none of them is in the part."""
@@ -132,21 +160,20 @@ class Part:
         old = np.arange(len(self)) + np.searchsorted(before, np.arange(len(self)), side="right")
         new = before + np.arange(len(keys))
 
-        def spread(column: NDArray[np.generic], added: "NDArray[np.generic] | int") -> NDArray[np.generic]:
+        def spread(column: NDArray[Any], added: Any) -> NDArray[Any]:
             whole = np.empty((len(self) + len(keys), *column.shape[1:]), column.dtype)
             whole[old], whole[new] = column, added
             return whole
 
-        return Part(
-            spread(self.keys, keys),  # type: ignore[arg-type]
-            spread(self.types, types),  # type: ignore[arg-type]
-            spread(self.sizes, 0),  # type: ignore[arg-type]
-            self.tokens,
-            self.lasts,
-            spread(self.crossings, NEVER),  # type: ignore[arg-type]
-            spread(self.wake_ups, NEVER),  # type: ignore[arg-type]
-            spread(self.ends, NEVER),  # type: ignore[arg-type]
-            None if self.sealed is None else spread(self.sealed, b""),  # type: ignore[arg-type]
+        return replace(
+            self,
+            keys=spread(self.keys, keys),
+            types=spread(self.types, types),
+            sizes=spread(self.sizes, 0),
+            crossings=spread(self.crossings, NEVER),
+            wake_ups=spread(self.wake_ups, NEVER),
+            ends=spread(self.ends, NEVER),
+            sealed=None if self.sealed is None else spread(self.sealed, b""),
         )
 
     def with_sealed(self, values: Mapping[bytes, bytes]) -> "Part":
@@ -175,10 +202,59 @@ def keys_of(keys: NDArray[np.bytes_]) -> list[bytes]:
     return [raw[at : at + SET_KEY_BYTES] for at in range(0, len(raw), SET_KEY_BYTES)]
 
 
+def _ages(lasts: Ints, step: int) -> _Members:
+    """The ages at a step of members with these last steps, (m,)."""
+    return np.minimum(step - lasts, OLDEST_AGE).astype(np.uint16)
+
+
+def _narrow(tokens: "Ints | _Members") -> _Members:
+    """Tokens in as few bytes as all of them fit in, (m,)."""
+    small = tokens.dtype == np.uint16 or not len(tokens) or int(tokens.max()) < 1 << 16
+    return tokens.astype(np.uint16 if small else np.uint32, copy=False)
+
+
+def _of_rows(column: _Members, sizes: Ints, rows: Bools) -> _Members:
+    """The members of some rows."""
+    changes = _changes(rows)
+    if _many(changes, column):
+        return column[np.repeat(rows, sizes)]
+    return np.concatenate([column[:0], *_cut(column, sizes, changes)[1::2]])
+
+
+def _with_rows(column: _Members, sizes: Ints, rows: Bools, new: _Members, new_sizes: Ints) -> _Members:
+    """The column with the ``new`` members of some rows, at least one; ``new_sizes`` are those of all rows then."""
+    changes = _changes(rows)
+    if _many(changes, column):
+        chosen = np.repeat(rows, new_sizes)
+        whole = np.empty(len(chosen), np.result_type(column, new))
+        whole[chosen], whole[~chosen] = new, column[np.repeat(~rows, sizes)]
+        return whole
+    pieces = _cut(column, sizes, changes)
+    pieces[1::2] = _cut(new, new_sizes * rows, changes[1:-1:2])
+    return np.concatenate(pieces)
+
+
+def _many(changes: Ints, column: _Members) -> bool:
+    """Whether choosing members takes less time than copying runs of rows."""
+    return len(changes) * 64 > len(column)
+
+
+def _changes(rows: Bools) -> Ints:
+    """Where runs of chosen rows begin and end, in turns."""
+    return np.flatnonzero(np.diff(rows, prepend=False, append=False))
+
+
+def _cut(column: _Members, sizes: Ints, rows: Ints) -> list[_Members]:
+    """The members in pieces, cut before some rows."""
+    places = np.concatenate(([0], np.cumsum(sizes)))[rows].tolist()
+    return [column[start:end] for start, end in pairwise([0, *places, len(column)])]
+
+
 def encode(part: Part, step: int) -> tuple[bytes, str]:
     """The bytes of a part of the states after ``step``, and their SHA-256 in hexadecimal."""
-    token_bytes = 2 if not len(part.tokens) or int(part.tokens.max()) < 1 << 16 else 4
-    header = {"step": step, "sets": len(part), "members": len(part.tokens), "token_bytes": token_bytes}
+    part = part.at(step)
+    tokens = _narrow(part.tokens)
+    header = {"step": step, "sets": len(part), "members": len(part.tokens), "token_bytes": tokens.itemsize}
     values: list[bytes] = []
     if part.sealed is not None and part.sealed_bytes:
         header["sealed"] = part.sealed_bytes
@@ -191,8 +267,8 @@ def encode(part: Part, step: int) -> tuple[bytes, str]:
         _stored(part.crossings),
         _stored(part.wake_ups),
         _stored(part.ends),
-        part.tokens.astype(f"<u{token_bytes}"),
-        np.minimum(step - part.lasts, OLDEST_AGE).astype("<u2"),
+        tokens.astype(f"<u{tokens.itemsize}", copy=False),
+        part.ages.astype("<u2", copy=False),
     ]
     numbers = (WITH_VALUES if values else FORMAT).to_bytes(4, "big") + len(text).to_bytes(4, "big")
     pieces: list[bytes | memoryview] = [
@@ -226,7 +302,7 @@ def decode(content: bytes, *, checked: bool = False) -> Part:
     at = start + int.from_bytes(content[start - 4 : start], "big")
     try:
         header = json.loads(content[start:at])
-        sets, members, width = (int(header[name]) for name in ("sets", "members", "token_bytes"))
+        step, sets, members, width = (int(header[name]) for name in ("step", "sets", "members", "token_bytes"))
         sealed = int(header["sealed"]) if written == WITH_VALUES else 0
         if min(sets, members, sealed) < 0 or max(sets, members, sealed) > len(content) or width not in (2, 4):
             raise ValueError
@@ -243,11 +319,12 @@ def decode(content: bytes, *, checked: bool = False) -> Part:
         np.frombuffer(content, dtype, count, start) for (dtype, count), start in zip(shapes, starts, strict=True)
     )
     return Part(
-        keys.copy(),  # a part that is held must not hold all of the bytes
-        types.copy(),
+        step,
+        keys,
+        types,
         sizes.astype(np.int64),
-        tokens.astype(np.uint32),
-        header["step"] - ages.astype(np.int32),
+        tokens,
+        ages,
         _read(crossings).reshape(-1, 2),
         _read(wake_ups),
         _read(ends),

@@ -122,12 +122,13 @@ def _part(columns: Joins, steps: Ints, windows: Mapping[int, int], first: int) -
     types = columns["type"][starts]
     number = len(starts)
     window = np.array([windows[each] for each in types.tolist()])
-    return Part(
+    return Part.of(
+        first - 1,
         columns["key"][starts],
         types,
         np.diff(np.append(starts, len(columns))),
-        columns["token"].astype(np.uint32),
-        steps.astype(np.int32),
+        columns["token"].astype(np.int64),
+        steps,
         np.full((number, 2), NEVER),
         np.full(number, first),
         np.maximum(steps[starts] + window - 1, first),

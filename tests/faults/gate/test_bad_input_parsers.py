@@ -253,7 +253,8 @@ def test_a_message_without_a_valid_slot_is_returned_to_the_queue_and_changes_not
 
 
 STEP = 472_000
-PART = Part(
+PART = Part.of(
+    STEP,
     np.array([b"\x01" * 32, b"\x02" * 32]),
     np.array([1, 2], np.uint8),
     np.array([2, 1]),

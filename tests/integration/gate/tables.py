@@ -337,9 +337,10 @@ def _expressions_refused(asked: dict[str, Any]) -> str | None:
 
 def joined_parts(parts: Sequence[Part]) -> Part:
     """The parts of neighbouring ranges as one, without sealed values."""
-    names = [column.name for column in fields(Part) if column.name != "sealed"]
-    columns = (np.concatenate([getattr(each, name) for each in parts]) for name in names)
-    return Part(*columns) if parts else Part.empty()
+    step = max((each.step for each in parts), default=0)
+    names = [column.name for column in fields(Part) if column.name not in {"step", "sealed"}]
+    columns = (np.concatenate([getattr(each.at(step), name) for each in parts]) for name in names)
+    return Part(step, *columns) if parts else Part.empty()
 
 
 def states_of(part: Part) -> dict[bytes, SetState]:

@@ -310,8 +310,8 @@ def test_the_size_of_a_set_equals_its_size_in_a_part(k: int) -> None:
     kept, bits = plan.parameters.members_kept, plan.parameters.client_bits
     members = np.full(sets * kept, 2**bits - 1)
     keys, columns = np.array([b"%032d" % n for n in range(sets)], "S32"), np.full((5, sets), 7)
-    part = Part(
-        keys, columns[0].astype(np.uint8), np.full(sets, kept), members, members * 0, columns[:2].T, *columns[3:]
+    part = Part.of(
+        7, keys, columns[0].astype(np.uint8), np.full(sets, kept), members, members * 0, columns[:2].T, *columns[3:]
     )
     assert 0 < len(encode(part, 7)[0]) - sets * plan.bytes_per_set < PADDING + 200
 

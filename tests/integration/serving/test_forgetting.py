@@ -112,7 +112,7 @@ def test_a_set_whose_key_ends_with_zero_bytes_is_found(end: bytes) -> None:
     keys = [bytes([n]) * (32 - len(end)) + end for n in (1, 2, 3)]
     none = np.zeros(0, np.int64)
     sets = np.array(keys, "S32")
-    part = Part(sets, np.ones(3, np.uint8), np.array([1, 2, 1]), np.arange(4), np.arange(4), none, none, none)
+    part = Part.of(4, sets, np.ones(3, np.uint8), np.array([1, 2, 1]), np.arange(4), np.arange(4), none, none, none)
     assert [members(part, key).tolist() for key in [*keys, b"x" * 32]] == [[0], [1, 2], [3], []]
 
 

@@ -21,8 +21,8 @@ def encoded(sets: int, members: int) -> int:
     """Bytes of a part with sets of as many members."""
     rng = np.random.default_rng(1)
     never = np.full(sets, NEVER)
-    part = Part(
-        np.sort(np.frombuffer(rng.bytes(32 * sets), "S32")), np.ones(sets, np.uint8), np.full(sets, members),
+    part = Part.of(
+        480_000, np.sort(np.frombuffer(rng.bytes(32 * sets), "S32")), np.ones(sets, np.uint8), np.full(sets, members),
         rng.integers(0, 1 << 16, sets * members), np.full(sets * members, 480_000), np.full((sets, 2), NEVER),
         never, never,
     )  # fmt: skip

@@ -95,7 +95,8 @@ def drawn(parameters: Parameters, sets: int) -> tuple[dict[bytes, State], dict[b
 def part_of(states: dict[bytes, State]) -> Part:
     members = [member for state in states.values() for member in state.members]
     crossings = [[NEVER] * (2 - len(state.crossings)) + state.crossings for state in states.values()]
-    return Part(
+    return Part.of(
+        STEP - 1,
         np.array(list(states), f"S{SET_KEY_BYTES}"),
         np.ones(len(states), np.uint8),
         np.array([len(state.members) for state in states.values()]),
