@@ -21,7 +21,7 @@ from typing import Any
 from bench.harness import Count, Failed, Form, Ratio, Result, results
 from kanon.local.source import ROOT
 
-CLAIMS = ("units", "evaluate", "requests", "credentials", "disk", "reports", "desk")
+CLAIMS = ("units", "evaluate", "step", "requests", "credentials", "disk", "reports", "desk")
 """The modules of this package whose ``rows`` are measured, in the order of the page."""
 YARDSTICK = 4
 """The version of the measurements in the history. Figures of different versions cannot be compared (see the page)."""

@@ -1,38 +1,39 @@
-"""``python -m bench.step``: a step of a slot of a million sets, and the same with the code before there were parts.
+"""A step of a slot of a million sets: against the code before there were parts, and against copying the parts.
 
-Each row is a process of its own with the collector frozen. All joins are in packed items of 500, one join a touched
-set. DynamoDB answers from memory, behind the whole client. Parts are files: they are read, checked, written and
-flushed. Pages and objects arrive after the delays that ``kanon cost`` assumes (``shared/kanon/cost/measured.json``);
-the client of S3, and the lease and the commit of the slot, are left out. Memory is the largest resident memory.
+All joins are in packed items of 500, one join a touched set. DynamoDB answers from memory, behind the whole client.
+Parts are files: they are read, checked, written and flushed. The client of S3, and the lease and the commit of the
+slot, are left out; ``python -m bench.reading`` has the times of transfers.
 
-``before`` is commit ea1d11a, from this repository's history, with the same joins and sets. There a set that nobody
-joins is not read, so only touched sets exist, 20,000 of them. Fails if a target is missed.
+With a fifth of the sets touched, the other side is commit ea1d11a, from this repository's history, with the same joins
+and sets. There a set that nobody joins is not read, so only touched sets exist. The targets are those of the design, 12
+and 45 us, relative to what it took then. With a hundredth touched nearly every set is only copied, so the other side
+reads the same files, hashes what it read and what it writes, and flushes it: states that are stored in whole objects
+cannot take less.
 """
 
 from __future__ import annotations
 
-import argparse
-import gc
 import json
 import os
 import subprocess
 import sys
 import tarfile
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import sha256
 from io import BytesIO
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import numpy as np
 
-from bench.reading import ENTRY, JOINS_AN_ITEM, SCHEDULE, Distant, Table, item_of, resident
+from bench.harness import Comparison, Form, Side, SideError, Took, Turn
+from bench.reading import ENTRY, JOINS_AN_ITEM, SCHEDULE, Table, item_of, resident
 from bench.stack import KEY, fledge
 from kanon import aws
-from kanon.gate.deciding import MOST_PART_BYTES, Decisions, NoiseKeys
+from kanon.gate.deciding import MOST_PART_BYTES, Decided, Decisions, NoiseKeys
 from kanon.gate.mechanism.columns import NEVER
 from kanon.gate.mechanism.tape import SET_KEY_BYTES
 from kanon.gate.parts import Part
@@ -47,78 +48,100 @@ BEFORE = "ea1d11a"
 STEP = 480_000
 LAYOUTS = Layouts((Layout(1, 0, 1),))
 MOST_MEMORY = 1024
+INSIDE = "reading the log, reading and checking parts, decisions, merging, writing parts"
 
 
 class Case(NamedTuple):
-    """Sets with some members, and the most us for one of them if a fifth of them is touched."""
+    """Sets with some members, and the most time of a step that touches a fifth, relative to the code before."""
 
     name: str
     least: int
     most: int
-    target: float | None
+    target: float
 
 
 CASES = (
-    Case("1 to 4 members (a long tail)", 1, 4, 12.0),
-    Case("50 members (k)", 50, 50, 45.0),
-    Case("99 members (full)", 99, 99, 45.0),
+    Case("1 to 4 members (a long tail)", 1, 4, 0.13),
+    Case("50 members (k)", 50, 50, 0.36),
+    Case("99 members (full)", 99, 99, 0.29),
 )
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Print the table; 1 if a row misses a target."""
-    parser = argparse.ArgumentParser(prog="python -m bench.step", description=__doc__)
-    parser.add_argument("--short", action="store_true", help="fewer sets: shows that it runs; the times are rough")
-    short = parser.parse_args(arguments).short
-    print(
-        "| sets | touched | us of processor time a touched set | before | ratio | target, us | met | wall time, s |"
-        " read and put, MB | memory, MiB |\n|---|---|---|---|---|---|---|---|---|---|"
-    )
-    met = True
-    with old_code() as before:
-        for case in CASES:
-            met &= rows(case, before, *((20_000, 2_000) if short else (1_000_000, 20_000)))
-    if before is None:
-        print(f"\nNot compared: there is no history with commit {BEFORE} here.")
-    return int(not (met or short))
-
-
-def rows(case: Case, before: Path | None, sets: int, sets_before: int) -> bool:
-    """Print the rows of a case, with a fifth and a hundredth of the sets touched; whether the targets are met."""
-    then, met = None if before is None else measured_before(case, before, sets_before), True
-    with tempfile.TemporaryDirectory() as folder, get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        made = pool.apply(filled, (Path(folder), case, sets))
-        for touched, target in ((sets // 5, case.target), (sets // 100, None)):
-            now = pool.apply(evaluated, (Path(folder), made, touched))
-            print(f"| {sets:,} of {case.name} | {touched:,} | {cells(now, then, target)} |", flush=True)
-            met &= now["memory"] <= MOST_MEMORY and (target is None or now["us"] <= target)
-    return met
-
-
-def cells(now: dict[str, float], before: float | None, target: float | None) -> str:
-    """The figures of a row."""
-    old = "not compared | -" if before is None else f"{before:.3g} | {now['us'] / before:.2g}"
-    limit = "- | -" if target is None else f"{target:g} | {'yes' if now['us'] <= target else 'no'}"
-    return f"{now['us']:.3g} | {old} | {limit} | {now['wall']:.1f} | {now['bytes'] / 1e6:.0f} | {now['memory']:.0f}"
+def rows(form: Form) -> Iterator[Comparison]:
+    """Of each case, with a fifth and with a hundredth of the sets touched."""
+    sets, turns, unit = form.size(1_000_000, 20_000), form.size(3, 1), "touched set"
+    for case in CASES:
+        fifth, hundredth = sets // 5, sets // 100
+        name = f"a step of {sets:,} sets of {case.name}, {{:,}} touched"
+        before = Side(old_steps, (case, form.size(20_000, 2_000)))
+        yield Comparison(
+            name.format(fifth), INSIDE, f"the same joins of as large sets with commit {BEFORE}, an item a set", unit,
+            Side(steps, (case, sets, fifth)), before, turns, case.target,
+        )  # fmt: skip
+        against = "reading the same files, hashing, writing, hashing and flushing as many bytes"
+        ours, theirs = (Side(start, (case, sets, hundredth)) for start in (steps, copies))
+        yield Comparison(name.format(hundredth), INSIDE, against, unit, ours, theirs, turns)
 
 
 @contextmanager
-def old_code() -> Iterator[Path | None]:
-    """The files of the commit before; None if the history does not have it."""
-    found = subprocess.run(["git", "archive", BEFORE], cwd=ROOT, capture_output=True, check=False)
+def steps(case: Case, sets: int, touched: int) -> Iterator[Callable[[], Turn]]:
+    """Steps of the same parts."""
     with tempfile.TemporaryDirectory() as folder:
-        if not found.returncode:
-            with tarfile.open(fileobj=BytesIO(found.stdout)) as files:
-                files.extractall(folder, filter="data")
-        yield None if found.returncode else Path(folder)
+        pieces = filled(Path(folder), case, sets)
+        step = Step(Path(folder), pieces, touched)
+
+        def decided() -> None:
+            step.decided()
+            if (memory := resident()) > MOST_MEMORY:
+                raise SideError(f"it took {memory:.0f} MiB")
+
+        yield lambda: Turn(touched, decided)
 
 
-def measured_before(case: Case, code: Path, touched: int) -> float:
-    """The us of a touched set with the code of the commit before."""
-    script, paths = Path(__file__).with_name("before_parts.py"), os.pathsep.join((str(code / "shared"), str(code)))
-    command = [sys.executable, "-P", str(script), *map(str, (case.least, case.most, touched))]
-    told = subprocess.run(command, cwd=code, env={"PYTHONPATH": paths}, capture_output=True, text=True, check=True)
-    return 1e6 * float(json.loads(told.stdout)["processor"]) / touched
+@contextmanager
+def copies(case: Case, sets: int, touched: int) -> Iterator[Callable[[], Turn]]:
+    """Copies of the parts."""
+    with tempfile.TemporaryDirectory() as folder:
+        pieces = [Path(folder) / piece.name for piece in filled(Path(folder), case, sets)]
+
+        def copy() -> None:
+            for piece in pieces:
+                content = piece.read_bytes()
+                sha256(content).hexdigest()
+                sha256(content).hexdigest()
+                with piece.with_suffix(".copy").open("xb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+            for piece in pieces:
+                piece.with_suffix(".copy").unlink()
+
+        yield lambda: Turn(touched, copy)
+
+
+@contextmanager
+def old_steps(case: Case, touched: int) -> Iterator[Callable[[], Turn]]:
+    """Steps with the code of the commit before, each in a process of its own.
+
+    Raises:
+        SideError: the history does not have the commit.
+    """
+    found = subprocess.run(["git", "archive", BEFORE], cwd=ROOT, capture_output=True, check=False)
+    if found.returncode:
+        raise SideError(f"there is no history with commit {BEFORE} here")
+    with tempfile.TemporaryDirectory() as code:
+        with tarfile.open(fileobj=BytesIO(found.stdout)) as files:
+            files.extractall(code, filter="data")
+        script, paths = Path(__file__).with_name("before_parts.py"), os.pathsep.join((f"{code}/shared", code))
+        command = [sys.executable, "-P", str(script), *map(str, (case.least, case.most, touched))]
+
+        def step() -> Took:
+            told = subprocess.run(
+                command, cwd=code, env={"PYTHONPATH": paths}, capture_output=True, text=True, check=True
+            )
+            return Took(json.loads(told.stdout)["processor"])
+
+        yield lambda: Turn(touched, step)
 
 
 def filled(folder: Path, case: Case, sets: int) -> list[Piece]:
@@ -167,32 +190,28 @@ class Joins(Table):
         return item_of(key, self._entries[number * size : (number + 1) * size])
 
 
-def evaluated(folder: Path, pieces: list[Piece], touched: int) -> dict[str, float]:
-    """A step of these parts: ``us`` of processor time a touched set, ``wall`` s, ``bytes``, and ``memory`` in MiB.
+class Step:
+    """A step of parts, in which some of the sets are joined."""
 
-    Raises:
-        RuntimeError: other sets were decided than those joined.
-    """
-    os.environ |= {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none"}
-    client: Any = aws.dynamodb()
-    keys = np.concatenate([PartFiles(folder).read(piece).keys.copy() for piece in pieces])
-    client.meta.events.register(
-        "before-send.dynamodb", Joins(np.random.default_rng(5).choice(keys, touched, replace=False)).answer
-    )
-    del keys
-    type_, files = fledge(), Distant(folder)
-    keys_of_noise = NoiseKeys(((0, KEY),))
-    decisions = Decisions({"fledge": type_}, {"fledge": 1}, frozenset(), keys_of_noise, "bench", SCHEDULE)
-    gc.collect()
-    gc.freeze()
-    began, used = time.monotonic(), time.process_time()
-    with StepJoins(StepLog(client, "log", LAYOUTS), 0, {"fledge": 1}) as log:
-        decided = list(decisions.decided(STEP, 2, log, files, pieces, mark=STEP - 1))
-    spent, wall = time.process_time() - used, time.monotonic() - began
-    if sum(each.sets for each in decided) != touched:
-        raise RuntimeError(f"{sum(each.sets for each in decided)} sets were decided")
-    return {"us": 1e6 * spent / touched, "wall": wall, "bytes": files.bytes, "memory": resident()}
+    def __init__(self, folder: Path, pieces: Sequence[Piece], touched: int) -> None:
+        self._files, self._pieces, self._touched = PartFiles(folder), pieces, touched
+        keys = np.concatenate([self._files.read(piece).keys.copy() for piece in pieces])
+        joins = Joins(np.random.default_rng(5).choice(keys, touched, replace=False))
+        environment = {"AWS_DEFAULT_REGION": "us-east-1", "AWS_ACCESS_KEY_ID": "-", "AWS_SECRET_ACCESS_KEY": "-"}
+        with mock.patch.dict(os.environ, environment):
+            self._client: Any = aws.dynamodb()
+        self._client.meta.events.register("before-send.dynamodb", joins.answer)
 
+    def decided(self) -> None:
+        """Evaluate the step.
 
-if __name__ == "__main__":
-    sys.exit(main())
+        Raises:
+            RuntimeError: other sets were decided than those joined.
+        """
+        noise_keys = NoiseKeys(((0, KEY),))
+        decisions = Decisions({"fledge": fledge()}, {"fledge": 1}, frozenset(), noise_keys, "bench", SCHEDULE)
+        with StepJoins(StepLog(self._client, "log", LAYOUTS), 0, {"fledge": 1}) as log:
+            found: list[Decided] = list(decisions.decided(STEP, 2, log, self._files, self._pieces, mark=STEP - 1))
+        self._files.sweep([piece.name for piece in self._pieces], 2)
+        if (sets := sum(each.sets for each in found)) != self._touched:
+            raise RuntimeError(f"{sets} sets were decided")
