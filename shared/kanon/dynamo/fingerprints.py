@@ -1,10 +1,9 @@
 """Fingerprints of immutable values in table Control: one item for each function, compared when it starts."""
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from kanon.dynamo.limits import MOST_EXPRESSION_BYTES
-from kanon.dynamo.tables import KeyedTable
+from kanon.dynamo.tables import KeyedTable, bound
 from kanon.errors import ConfigurationError, FingerprintMismatchError
 
 DEPLOYMENT = "deployment"
@@ -43,7 +42,7 @@ class Fingerprints(KeyedTable):
         """
         places = {name: i for i, name in enumerate(fingerprints)}
         names = {f"#n{i}": name for name, i in places.items()}
-        values: dict[str, Any] = {f":v{i}": {"S": value} for i, value in enumerate(fingerprints.values())}
+        values = bound(**{f"v{i}": value for i, value in enumerate(fingerprints.values())})
         update = "SET " + ", ".join(f"#n{i} = :v{i}" for i in places.values())
         new = {name: places[DEPLOYMENT] if name in old else i for name, i in places.items()}
         condition = " AND ".join(
@@ -67,17 +66,17 @@ class Fingerprints(KeyedTable):
         for name, value in fingerprints.items():
             self._client.update_item(
                 TableName=self._table,
-                Key={"name": {"S": f"function#{owner}"}},
+                Key=self._key(f"function#{owner}"),
                 UpdateExpression="SET #name = :value",
                 ExpressionAttributeNames={"#name": name},
-                ExpressionAttributeValues={":value": {"S": value}},
+                ExpressionAttributeValues=bound(value=value),
             )
 
     def erase(self, owner: str, name: str) -> None:
         """Erase what a command has recorded, once it is done."""
         self._client.update_item(
             TableName=self._table,
-            Key={"name": {"S": f"function#{owner}"}},
+            Key=self._key(f"function#{owner}"),
             UpdateExpression="REMOVE #name",
             ExpressionAttributeNames={"#name": name},
         )

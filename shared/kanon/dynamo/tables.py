@@ -30,10 +30,12 @@ class KeyedTable:
         """:func:`get_all` of this table."""
         return get_all(self._client, self._table, keys, self.key_name, attributes, consistent=consistent)
 
+    def _key(self, key: Any) -> Item:
+        return {self.key_name: {self.key_type: key}}
+
     def _item(self, key: Any) -> Item:
         """The item with this key, strongly consistent; ``{}`` if there is none."""
-        key_of_item = {self.key_name: {self.key_type: key}}
-        answer = self._client.get_item(TableName=self._table, Key=key_of_item, ConsistentRead=True)
+        answer = self._client.get_item(TableName=self._table, Key=self._key(key), ConsistentRead=True)
         return dict(answer.get("Item", {}))
 
     def _scan(self, **more: Any) -> Iterator[Item]:
@@ -45,22 +47,56 @@ class KeyedTable:
         self, key: Any, update: str, condition: str, values: dict[str, Any], **more: Any
     ) -> Mapping[str, Any] | None:
         """The answer of a conditional update; None if its condition failed."""
-        return unless_refused(
-            self._client.update_item,
+        return unless_refused(self._client.update_item, **self._conditional(key, update, condition, values), **more)
+
+    def _set(self, key: Any, update: str, **values: Any) -> Mapping[str, Any]:
+        """The answer of an update without a condition, with the new values of what it changes."""
+        return self._client.update_item(
             TableName=self._table,
-            Key={self.key_name: {self.key_type: key}},
+            Key=self._key(key),
             UpdateExpression=update,
-            ConditionExpression=condition,
-            ExpressionAttributeValues=values,
-            **more,
+            ExpressionAttributeValues=bound(**values),
+            ReturnValues="UPDATED_NEW",
         )
 
+    def _part(self, key: Any, update: str, condition: str, values: dict[str, Any], **more: Any) -> dict[str, Any]:
+        """A conditional update in a transaction."""
+        return {"Update": {**self._conditional(key, update, condition, values), **more}}
 
-def attribute(value: int | str | None) -> dict[str, Any]:
-    """A number or a text as the value of an attribute; None is null."""
-    if value is None:
-        return {"NULL": True}
-    return {"S": value} if isinstance(value, str) else {"N": str(value)}
+    def _conditional(self, key: Any, update: str, condition: str, values: dict[str, Any]) -> dict[str, Any]:
+        return {
+            "TableName": self._table,
+            "Key": self._key(key),
+            "UpdateExpression": update,
+            "ConditionExpression": condition,
+            "ExpressionAttributeValues": values,
+        }
+
+
+def attribute(value: Any) -> dict[str, Any]:
+    """A text, bytes, a bool, a number, None or a sequence of such values as the value of an attribute."""
+    match value:
+        case None:
+            return {"NULL": True}
+        case str():
+            return {"S": value}
+        case bytes():
+            return {"B": value}
+        case bool():
+            return {"BOOL": value}
+        case list() | tuple():
+            return {"L": [attribute(each) for each in value]}
+    return {"N": str(+value)}  # TypeError: no number
+
+
+def item_of(**values: Any) -> Item:
+    """An item with these attributes."""
+    return {name: attribute(value) for name, value in values.items()}
+
+
+def bound(**values: Any) -> Item:
+    """The values of an expression, which has a colon before each name."""
+    return {f":{name}": attribute(value) for name, value in values.items()}
 
 
 def table_ids(client: "DynamoDBClient", tables: Mapping[str, str]) -> dict[str, str]:

@@ -460,16 +460,7 @@ class Evaluation(Decisions):
         known = None if row.horizon is None else row.horizon.through
         moves = self.statuses.horizon_moves(run.place.slot, step, visible_from, known, shown)
         self.control.commit(run.place, row.run, row, commit, moves, leaving=leaving)
-        run.row = replace(
-            row,
-            evaluated_through=step,
-            manifest=manifest,
-            kept=kept,
-            progress=None,
-            horizon=commit.horizon,
-            shown=shown,
-            remaking=remaking,
-        )
+        run.row = replace(row, progress=None, **commit._asdict())
         run.idle, run.leased = 0, not leaving
 
     def _refuse_older_statuses(self, run: Run) -> None:

@@ -135,4 +135,4 @@ def _moves_horizon(call: Call) -> bool:
     if call.operation != "dynamodb.TransactWriteItems":
         return False
     updates = (entry.get("Update", {}).get("UpdateExpression", "") for entry in call.body["TransactItems"])
-    return any("evaluated_through = :step" in update for update in updates)
+    return any("evaluated_through = :evaluated_through" in update for update in updates)

@@ -46,7 +46,7 @@ Function = Callable[..., Any]
 PLACE = Place(0, 0)
 IF_CURRENT = "run = :run"
 IN_ANY_RUN = "(run = :run OR run <> :run)"
-COMMITS, RECORDS = "evaluated_through = :step", "draft = :draft"
+COMMITS, RECORDS = "evaluated_through = :evaluated_through", "draft = :draft"
 
 
 class Mistake(NamedTuple):
@@ -77,7 +77,7 @@ def commit_in_order(*order: str) -> Function:
             if "horizon" not in names and not last:
                 part = part._replace(horizon=before.horizon)
             real(self, place, run, now, part, shows if "horizon" in names else [], leaving=leaving and last)
-            now = dataclasses.replace(now, evaluated_through=part.step, manifest=part.manifest)
+            now = dataclasses.replace(now, evaluated_through=part.evaluated_through, manifest=part.manifest)
 
     return commit
 
@@ -281,7 +281,10 @@ class Recovered(Rival):
     def behaviour(self, call: Call):
         if call.operation == "dynamodb.TransactWriteItems":
             own = call.body["TransactItems"][0]["Update"]
-            if COMMITS in own["UpdateExpression"] and int(own["ExpressionAttributeValues"][":step"]["N"]) > self.mark:
+            if (
+                COMMITS in own["UpdateExpression"]
+                and int(own["ExpressionAttributeValues"][":evaluated_through"]["N"]) > self.mark
+            ):
                 call.worker.dead = True
                 raise ProcessDied
         return call.send()

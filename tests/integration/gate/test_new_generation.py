@@ -82,11 +82,11 @@ class Service:
             row = self.control.lease(place, "worker", 0, 1)
             assert row is not None
             keys, types = np.array([name for name, _ in sets], "S32"), np.full(len(sets), NUMBER, np.uint8)
-            part = Part.empty().with_sets(keys, types)
+            part = Part.empty().at(START).with_sets(keys, types)
             part = part.with_states(np.ones(len(sets), bool), States.of(sets), np.full(len(sets), START + 5))
             kept = []
             for step in (START - 1, START):
-                piece = self.parts(place).put(part, step, row.run, "00" if place.slot == 0 else "80")
+                piece = self.parts(place).put(part, START, row.run, "00" if place.slot == 0 else "80")
                 kept.append(self.parts(place).put_list(Listed(step, (piece,)), row.run))
             self.control.restate(place, row.run, START, kept)
             self.control.release(place, row.run)
@@ -211,7 +211,7 @@ def test_a_half_written_step_is_never_evaluated_with_the_noise_of_the_next_gener
     assert not service.tables.log.put_all(Row(half, NAMES[0], token, "small", 10**10) for token in range(20, 29))
 
     def dies_at_the_commit(model: Any, params: Any, **_: Any) -> None:
-        if model.name == "TransactWriteItems" and b"evaluated_through = :step" in params["body"]:
+        if model.name == "TransactWriteItems" and b"evaluated_through = :evaluated_through" in params["body"]:
             raise KeyboardInterrupt
 
     events = service.tables.client.meta.events

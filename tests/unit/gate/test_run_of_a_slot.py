@@ -99,7 +99,7 @@ class Service:
         self, place: Place, run: int, before: SlotRow, commit: Commit, moves: tuple[int, int], *, leaving: bool
     ) -> None:
         assert (before.evaluated_through, before.manifest) == (self.row_.evaluated_through, self.row_.manifest)
-        assert moves[0] == commit.step
+        assert moves[0] == commit.evaluated_through
         self.published.append((self.now, *moves))
         step, manifest, kept, horizon, shown, remaking = commit
         self.row_ = replace(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from kanon.credentials.enrolling import Row
 from kanon.dynamo.batches import Item
 from kanon.dynamo.conditions import unless_refused
-from kanon.dynamo.tables import KeyedTable
+from kanon.dynamo.tables import KeyedTable, bound, item_of
 
 IF_FREE = "attribute_not_exists(account) OR last_week <= :free"
 IF_SAME = "commitment = :commitment AND deleted = :no AND last_week <= :week"
@@ -28,15 +28,15 @@ class Accounts(KeyedTable):
             TableName=self._table,
             Item=_item(account, row),
             ConditionExpression=IF_FREE,
-            ExpressionAttributeValues={":free": {"N": str(free_through)}},
+            ExpressionAttributeValues=bound(free=free_through),
         )
         if put is not None:
             return
-        values = {":commitment": {"B": row.commitment}, ":no": {"BOOL": False}, ":week": {"N": str(row.last_week)}}
+        values = bound(commitment=row.commitment, no=False, week=row.last_week)
         update = "SET last_week = :week"
         if row.recovery:
             update += ", recovery = :recovery"
-            values[":recovery"] = {"B": row.recovery}
+            values |= bound(recovery=row.recovery)
         self._update(account, update, IF_SAME, values)
 
     def read(self, account: bytes) -> Row | None:
@@ -46,13 +46,11 @@ class Accounts(KeyedTable):
 
     def delete(self, account: bytes) -> None:
         """Mark the row of an account as deleted."""
-        self._update(
-            account, "SET deleted = :yes REMOVE recovery", "attribute_exists(account)", {":yes": {"BOOL": True}}
-        )
+        self._update(account, "SET deleted = :yes REMOVE recovery", "attribute_exists(account)", bound(yes=True))
 
     def forget(self, free_through: int, has_time: Callable[[], bool]) -> None:
         """Delete the free rows while there is time. A row that has got a later week meanwhile stays."""
-        values = {":free": {"N": str(free_through)}}
+        values = bound(free=free_through)
         condition = "last_week <= :free"
         for item in self._scan(
             FilterExpression=condition, ExpressionAttributeValues=values, ProjectionExpression=self.key_name
@@ -69,13 +67,8 @@ class Accounts(KeyedTable):
 
 
 def _item(account: bytes, row: Row) -> Item:
-    item: Item = {
-        Accounts.key_name: {"B": account},
-        "commitment": {"B": row.commitment},
-        "last_week": {"N": str(row.last_week)},
-        "deleted": {"BOOL": row.deleted},
-    }
-    return item | {"recovery": {"B": row.recovery}} if row.recovery else item
+    item = item_of(account=account, commitment=row.commitment, last_week=row.last_week, deleted=row.deleted)
+    return item | item_of(recovery=row.recovery) if row.recovery else item
 
 
 def _row(item: Item) -> Row:

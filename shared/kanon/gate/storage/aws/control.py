@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from kanon.dynamo.batches import Item
 from kanon.dynamo.fingerprints import Fingerprints
-from kanon.dynamo.tables import attribute
+from kanon.dynamo.tables import bound
 from kanon.dynamo.transactions import all_or_none
 from kanon.errors import ConfigurationError, LeaseLostError
 from kanon.gate.publishing import Horizon
@@ -25,6 +25,8 @@ COMMIT_ATTEMPTS = 2
 """A commit must be over before the publish margin is: its tick was chosen before it."""
 MOST_TYPES = 255
 """The number of a type is one byte of a join."""
+_PROGRESS = "basis = :basis, draft = :draft, written = :written"
+_MADE = "shown, remaking, gathered"
 _TYPES, _COMMANDS = "types", "commands"
 _SLOT = "slot#"
 
@@ -111,9 +113,9 @@ class SlotRow:
 class Commit(NamedTuple):
     """What the commit of a step writes: see :class:`SlotRow`."""
 
-    step: int
+    evaluated_through: int
     manifest: str | None
-    kept: Sequence[str]
+    kept: tuple[str, ...]
     horizon: Horizon
     shown: str | None = None
     remaking: Remaking | None = None
@@ -144,19 +146,14 @@ class Control(Fingerprints):
             _name(place),
             LEASE,
             IF_FREE_OR_EXPIRED_OR_OWN,
-            {
-                ":until": {"N": str(until)},
-                ":holder": {"S": holder},
-                ":now": {"N": str(now)},
-                ":one": {"N": "1"},
-            },
+            bound(until=until, holder=holder, now=now, one=1),
             ReturnValues="ALL_NEW",
         )
         return None if answer is None else _row(answer["Attributes"])
 
     def release(self, place: Place, run: int) -> None:
         """Release the lease if this run is the current one."""
-        self._update(_name(place), RELEASE, IF_CURRENT, _values(run))
+        self._update(_name(place), RELEASE, IF_CURRENT, bound(run=run))
 
     def row(self, place: Place) -> SlotRow:
         """The row of a slot, strongly consistent."""
@@ -173,7 +170,7 @@ class Control(Fingerprints):
         for item in self._scan(
             FilterExpression="begins_with(#name, :slot)",
             ExpressionAttributeNames={"#name": "name"},
-            ExpressionAttributeValues={":slot": {"S": _SLOT}},
+            ExpressionAttributeValues=bound(slot=_SLOT),
         ):
             layout, slot = item["name"]["S"].removeprefix(_SLOT).split("#")
             yield Place(int(layout), int(slot)), _row(item)
@@ -184,14 +181,11 @@ class Control(Fingerprints):
         Raises:
             LeaseLostError: the run is over.
         """
-        update = "SET basis = :basis, draft = :draft, written = :written, begun = :step"
-        values = {**_progress(progress), ":step": {"N": str(step)}}
-        # A recovery goes back to earlier steps, and `begun` stays.
-        if self._update(_name(place), update, f"{IF_CURRENT} AND {_UNLESS_BEGUN}", _values(run, values)) is None:
-            shorter = update.removesuffix(", begun = :step")
-            del values[":step"]
-            if self._update(_name(place), shorter, IF_CURRENT, _values(run, values)) is None:
-                raise lost(place)
+        values, update = _progress(progress), f"SET {_PROGRESS}, begun = :step"
+        condition = f"{IF_CURRENT} AND (attribute_not_exists(begun) OR begun <= :step)"
+        if self._update(_name(place), update, condition, bound(run=run, step=step, **values)) is None:
+            # A recovery goes back to earlier steps, and `begun` stays.
+            self._write(place, run, f"SET {_PROGRESS}", **values)
 
     def record_gathered(self, place: Place, run: int, name: str | None) -> None:
         """Record the list of what was read of the next step with joins; None: nothing that is there.
@@ -199,15 +193,14 @@ class Control(Fingerprints):
         Raises:
             LeaseLostError: the run is over.
         """
-        update, values = "REMOVE gathered", dict[str, Any]()
-        if name is not None:
-            update, values = "SET gathered = :name", {":name": {"S": name}}
-        if self._update(_name(place), update, IF_CURRENT, _values(run, values)) is None:
-            raise lost(place)
+        if name is None:
+            self._write(place, run, "REMOVE gathered")
+        else:
+            self._write(place, run, "SET gathered = :name", name=name)
 
     def fence(self, place: Place, run: int, written: int) -> dict[str, Any]:
         """The part of a transaction that stores the place among the crossings, if the run is current."""
-        return self._part(place, "SET written = :written", IF_CURRENT, _values(run, {":written": {"N": str(written)}}))
+        return self._part(_name(place), "SET written = :written", IF_CURRENT, bound(run=run, written=written))
 
     def commit(
         self, place: Place, run: int, before: SlotRow, commit: Commit, shows: Sequence[dict[str, Any]], *, leaving: bool
@@ -229,7 +222,7 @@ class Control(Fingerprints):
         update, condition, values = _commit(before, commit)
         if leaving:
             update = update.replace(" REMOVE ", f" {RELEASE}, ", 1)
-        own = self._part(place, update, f"{IF_CURRENT} AND {condition}", _values(run, values))
+        own = self._part(_name(place), update, f"{IF_CURRENT} AND {condition}", bound(run=run, **values))
         for show in [[each] for each in shows] or [[]]:
             refused = all_or_none(self._client, [own, *show], COMMIT_ATTEMPTS)
             if refused is None:
@@ -254,18 +247,9 @@ class Control(Fingerprints):
             LeaseLostError: the run is over.
         """
         update = "SET evaluated_through = :step, kept = :kept, manifest = :manifest"
-        values: dict[str, Any] = {
-            ":step": {"N": str(step)},
-            ":kept": {"L": [{"S": name} for name in kept]},
-            ":manifest": {"S": kept[-1]},
-        }
-        if progress is None:
-            update += " REMOVE shown, remaking, gathered, basis, draft, written"
-        else:
-            update += ", basis = :basis, draft = :draft, written = :written REMOVE shown, remaking, gathered"
-            values |= _progress(progress)
-        if self._update(_name(place), update, IF_CURRENT, _values(run, values)) is None:
-            raise lost(place)
+        update += f" REMOVE {_MADE}, basis, draft, written" if progress is None else f", {_PROGRESS} REMOVE {_MADE}"
+        values = {} if progress is None else _progress(progress)
+        self._write(place, run, update, step=step, kept=list(kept), manifest=kept[-1], **values)
 
     def put_horizon(self, place: Place, run: int, horizon: Horizon, show: dict[str, Any]) -> None:
         """Write the horizon of a slot here and, with ``show``, in Statuses. For a command.
@@ -273,7 +257,7 @@ class Control(Fingerprints):
         Raises:
             LeaseLostError: the run is over.
         """
-        own = self._part(place, "SET horizon = :horizon", IF_CURRENT, _values(run, {":horizon": _stored(horizon)}))
+        own = self._part(_name(place), "SET horizon = :horizon", IF_CURRENT, bound(run=run, horizon=astuple(horizon)))
         if all_or_none(self._client, [own, show]) is not None:
             raise lost(place)
 
@@ -284,34 +268,24 @@ class Control(Fingerprints):
             LeaseLostError: the run is over.
         """
         new = max(run, above) + 1
-        values = _values(run, {":new": {"N": str(new)}})
-        if self._update(_name(place), "SET run = :new", IF_CURRENT, values) is None:
-            raise lost(place)
+        self._write(place, run, "SET run = :new", new=new)
         return new
 
     def begin_command(self) -> int:
         """The number of a new command. :meth:`retire` is refused if another one has begun since."""
-        answer = self._client.update_item(
-            TableName=self._table,
-            Key={self.key_name: {self.key_type: _COMMANDS}},
-            UpdateExpression="ADD latest :one",
-            ExpressionAttributeValues={":one": {"N": "1"}},
-            ReturnValues="UPDATED_NEW",
-        )
-        return int(answer["Attributes"]["latest"]["N"])
+        return int(self._set(_COMMANDS, "ADD latest :one", one=1)["Attributes"]["latest"]["N"])
 
     def retire(self, place: Place, command: int) -> bool:
         """Let nobody need the objects of a slot any more, and raise its run; False if another command has begun."""
         update = (
             f"SET retired = :true ADD run :one REMOVE manifest, kept, shown, remaking, basis, draft, written, {_LEASE}"
         )
-        values = {":true": {"BOOL": True}, ":one": {"N": "1"}}
-        own = self._part(place, update, "attribute_not_exists(retired)", values)
+        own = self._part(_name(place), update, "attribute_not_exists(retired)", bound(true=True, one=1))
         check = {
             "TableName": self._table,
-            "Key": {self.key_name: {self.key_type: _COMMANDS}},
+            "Key": self._key(_COMMANDS),
             "ConditionExpression": "latest = :command",
-            "ExpressionAttributeValues": {":command": {"N": str(command)}},
+            "ExpressionAttributeValues": bound(command=command),
         }
         return all_or_none(self._client, [{"ConditionCheck": check}, own]) is None
 
@@ -338,19 +312,14 @@ class Control(Fingerprints):
             else:
                 self._update(_TYPES, "SET numbers = :new", "attribute_not_exists(numbers)", values)
 
-    def _part(self, place: Place, update: str, condition: str, values: dict[str, Any]) -> dict[str, Any]:
-        return {
-            "Update": {
-                "TableName": self._table,
-                "Key": {self.key_name: {self.key_type: _name(place)}},
-                "UpdateExpression": update,
-                "ConditionExpression": condition,
-                "ExpressionAttributeValues": values,
-            }
-        }
+    def _write(self, place: Place, run: int, update: str, **values: Any) -> None:
+        """Update the row of a slot.
 
-
-_UNLESS_BEGUN = "(attribute_not_exists(begun) OR begun <= :step)"
+        Raises:
+            LeaseLostError: the run is over.
+        """
+        if self._update(_name(place), update, IF_CURRENT, bound(run=run, **values)) is None:
+            raise lost(place)
 
 
 def lost(place: Place) -> LeaseLostError:
@@ -368,50 +337,24 @@ def older_statuses(place: Place) -> ConfigurationError:
 
 def _commit(before: SlotRow, commit: Commit) -> tuple[str, str, dict[str, Any]]:
     """The update of a commit, its condition and its values."""
-    update = "SET evaluated_through = :step, kept = :kept, horizon = :horizon"
-    values: dict[str, Any] = {
-        ":step": {"N": str(commit.step)},
-        ":kept": {"L": [{"S": name} for name in commit.kept]},
-        ":horizon": _stored(commit.horizon),
-    }
-    if commit.manifest is not None:
-        update += ", manifest = :manifest"
-        values[":manifest"] = {"S": commit.manifest}
-    if commit.shown is not None:
-        update += ", shown = :shown"
-        values[":shown"] = {"S": commit.shown}
+    written = {**commit._asdict(), "horizon": astuple(commit.horizon)}
+    values: dict[str, Any] = {name: value for name, value in written.items() if value is not None}
+    update = f"SET {', '.join(f'{name} = :{name}' for name in values)} REMOVE basis, draft, written"
+    update += "".join(f", {name}" for name in ("shown", "remaking") if name not in values)
     condition = "attribute_not_exists(evaluated_through)"
     if before.evaluated_through is not None:
         condition = "evaluated_through = :before"
-        values[":before"] = {"N": str(before.evaluated_through)}
+        values["before"] = before.evaluated_through
     if before.manifest is None:
         condition += " AND attribute_not_exists(manifest)"
     else:
         condition += " AND manifest = :read"
-        values[":read"] = {"S": before.manifest}
-    removed = "basis, draft, written" if commit.shown is not None else "shown, basis, draft, written"
-    if commit.remaking is None:
-        removed += ", remaking"
-    else:
-        update += ", remaking = :remaking"
-        values[":remaking"] = {"L": [{"S": text} for text in commit.remaking]}
-    return f"{update} REMOVE {removed}", condition, values
-
-
-def _values(run: int, more: dict[str, Any] | None = None) -> dict[str, Any]:
-    return {":run": {"N": str(run)}, **(more or {})}
-
-
-def _stored(horizon: Horizon) -> dict[str, Any]:
-    return {"L": [attribute(value) for value in astuple(horizon)]}
+        values["read"] = before.manifest
+    return update, condition, values
 
 
 def _progress(progress: Progress) -> dict[str, Any]:
-    return {
-        ":basis": {"S": progress.base},
-        ":draft": {"S": progress.draft},
-        ":written": {"N": str(progress.written)},
-    }
+    return {"basis": progress.base, "draft": progress.draft, "written": progress.written}
 
 
 def _row(item: Item) -> SlotRow:

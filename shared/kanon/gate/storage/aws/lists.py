@@ -25,7 +25,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from kanon.dynamo.batches import chunks
-from kanon.dynamo.tables import KeyedTable, attribute
+from kanon.dynamo.tables import KeyedTable, bound
 from kanon.dynamo.transactions import all_or_none
 from kanon.errors import Error
 from kanon.gate.lists import KEPT, Found, Listed, place_of_step, read_parquet, write_parquet
@@ -66,53 +66,33 @@ class ListTable(KeyedTable):
 
     def renew_stamp(self) -> None:
         """Let no list be published that was made before something was unlisted. For a command."""
-        self._client.update_item(
-            TableName=self._table,
-            Key={self.key_name: {self.key_type: _STAMP}},
-            UpdateExpression="SET stamp = :new",
-            ExpressionAttributeValues={":new": {"S": uuid4().hex}},
-        )
+        self._set(_STAMP, "SET stamp = :new", new=uuid4().hex)
 
     def publish(self, type_name: str, before: Sequence[Found], new: Found, stamp: str) -> bool:
         """Let readers see a list; False if the pointer or the stamp is another one by now."""
         check: dict[str, Any] = {
             "TableName": self._table,
-            "Key": {self.key_name: {self.key_type: _STAMP}},
+            "Key": self._key(_STAMP),
             "ConditionExpression": "attribute_not_exists(stamp)",
         }
         if stamp:
-            check |= {"ConditionExpression": "stamp = :stamp", "ExpressionAttributeValues": {":stamp": {"S": stamp}}}
+            check |= {"ConditionExpression": "stamp = :stamp", "ExpressionAttributeValues": bound(stamp=stamp)}
         update = self._move(type_name, before, (new, *before)[:KEPT])
-        return all_or_none(self._client, [{"ConditionCheck": check}, {"Update": update}]) is None
+        return all_or_none(self._client, [{"ConditionCheck": check}, update]) is None
 
     def change(self, type_name: str, before: Sequence[Found], after: Sequence[Found]) -> bool:
         """Change the pointer in its place; False if it is another one by now. For a command."""
-        return all_or_none(self._client, [{"Update": self._move(type_name, before, after)}]) is None
+        return all_or_none(self._client, [self._move(type_name, before, after)]) is None
 
     def end(self, type_name: str) -> None:
         """Let nobody read a list of a type any more, for good: a lister that is late publishes none. For a command."""
-        self._client.update_item(
-            TableName=self._table,
-            Key={self.key_name: {self.key_type: _POINTER + type_name}},
-            UpdateExpression="SET lists = :none",
-            ExpressionAttributeValues={":none": _stored(())},
-        )
+        self._set(_POINTER + type_name, "SET lists = :none", none=())
 
     def _move(self, type_name: str, before: Sequence[Found], after: Sequence[Found]) -> dict[str, Any]:
-        condition, values = "attribute_not_exists(lists)", {":after": _stored(after)}
+        condition, values = "attribute_not_exists(lists)", bound(after=list(after))
         if before:
-            condition, values = "lists = :before", {**values, ":before": _stored(before)}
-        return {
-            "TableName": self._table,
-            "Key": {self.key_name: {self.key_type: _POINTER + type_name}},
-            "UpdateExpression": "SET lists = :after",
-            "ConditionExpression": condition,
-            "ExpressionAttributeValues": values,
-        }
-
-
-def _stored(lists: Sequence[Found]) -> dict[str, Any]:
-    return {"L": [{"L": [attribute(value) for value in each]} for each in lists]}
+            condition, values = "lists = :before", values | bound(before=list(before))
+        return self._part(_POINTER + type_name, "SET lists = :after", condition, values)
 
 
 def _found(stored: Sequence[dict[str, Any]]) -> Found:

@@ -5,7 +5,7 @@ made again, or from a backup, lacks rows, so nobody enrols until an operator say
 no join of a row that may be missing counts.
 """
 
-from kanon.dynamo.tables import KeyedTable, described, ids_of, restored
+from kanon.dynamo.tables import KeyedTable, bound, described, ids_of, restored
 from kanon.errors import ConfigurationError
 
 ITEM = "credentials"
@@ -28,7 +28,7 @@ class Opening(KeyedTable):
         known = self.recorded(accounts)
         if known is None:
             own = ids_of(described(self._client, {accounts: accounts}))[accounts]
-            self._update(ITEM, "SET accounts = :own", "attribute_not_exists(accounts)", {":own": {"S": own}})
+            self._update(ITEM, "SET accounts = :own", "attribute_not_exists(accounts)", bound(own=own))
             known = self.recorded(accounts)
         return known or 0.0
 
@@ -47,9 +47,4 @@ class Opening(KeyedTable):
     def begin_again(self, accounts: str, until: int) -> None:
         """Take the table of accounts as it is, and let nobody enrol before a Unix time. For an operator's command."""
         own = ids_of(described(self._client, {accounts: accounts}))[accounts]
-        self._client.update_item(
-            TableName=self._table,
-            Key={self.key_name: {self.key_type: ITEM}},
-            UpdateExpression="SET accounts = :own, closed_until = :until",
-            ExpressionAttributeValues={":own": {"S": own}, ":until": {"N": str(until)}},
-        )
+        self._set(ITEM, "SET accounts = :own, closed_until = :until", own=own, until=until)

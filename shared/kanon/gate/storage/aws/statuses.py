@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from kanon.dynamo.batches import Item
-from kanon.dynamo.tables import KeyedTable, attribute
+from kanon.dynamo.tables import KeyedTable, attribute, bound, item_of
 from kanon.dynamo.transactions import MOST_ITEMS, all_or_none
 from kanon.errors import ConfigurationError
 from kanon.gate.mechanism.tape import SET_KEY_BYTES, check_set_key
@@ -101,15 +101,15 @@ class Statuses(KeyedTable):
         set_key, crossings, expires = status
         check_set_key(set_key)
         condition, stored = UNLESS_NEWER, ":crossings"
-        values: dict[str, Any] = {":newest": {"N": str(crossings[-1])}, ":expires": {"N": str(expires)}}
+        values = bound(newest=crossings[-1], expires=expires)
         if full:
             crossings = (*crossings_of(full), *crossings)[-2:]
             condition, values[":read"] = IF_AS_READ, full["newest"]
         elif len(crossings) == 1:
             stored = "list_append(if_not_exists(crossings, :none), :crossings)"
             condition = f"({UNLESS_NEWER}) AND attribute_not_exists(crossings[{MOST_CROSSINGS - 1}])"
-            values[":none"] = {"L": []}
-        values[":crossings"] = {"L": [{"N": str(step)} for step in crossings]}
+            values |= bound(none=())
+        values |= bound(crossings=crossings)
         update = f"SET crossings = {stored}, newest = :newest, #ttl = :expires"
         return self._part(set_key, update, condition, values, **TTL)
 
@@ -138,10 +138,10 @@ class Statuses(KeyedTable):
                 raise ConfigurationError(
                     f"{MOST_SUPPRESSED} sets are suppressed, and that is the most: unsuppress one, or retire its type"
                 )
-            list_, new = {"B": b"".join(sorted(keys))}, {"S": uuid4().hex}
+            new = uuid4().hex
             writes = [
-                self._stamped({"set_key": {"B": _SUPPRESSED}, "keys_of_sets": list_, "stamp": new}, stamp),
-                self._stamped({"set_key": {"B": _STAMP}, "stamp": new}, stamp),
+                self._stamped(item_of(set_key=_SUPPRESSED, keys_of_sets=b"".join(sorted(keys)), stamp=new), stamp),
+                self._stamped(item_of(set_key=_STAMP, stamp=new), stamp),
             ]
             changed = True
             if all_or_none(self._client, writes) is None:
@@ -155,7 +155,7 @@ class Statuses(KeyedTable):
             "ConditionExpression": "attribute_not_exists(stamp)",
         }
         if before:
-            put |= {"ConditionExpression": "stamp = :stamp", "ExpressionAttributeValues": {":stamp": {"S": before}}}
+            put |= {"ConditionExpression": "stamp = :stamp", "ExpressionAttributeValues": bound(stamp=before)}
         return {"Put": put}
 
     def _read_suppressed(self) -> tuple[str, frozenset[bytes]]:
@@ -187,12 +187,8 @@ class Statuses(KeyedTable):
             shows: the name of the object of the sets that are true at ``step``; None if there is none.
         """
         key = key_of_slot(slot)
-        values = {
-            ":step": {"N": str(step)},
-            ":from": {"N": str(visible_from)},
-            ":known": {"N": str(-1 if known is None else known)},
-            ":shows": attribute(shows),
-        }
+        values = bound(step=step, known=-1 if known is None else known, shows=shows)
+        values[":from"] = attribute(visible_from)
         later = (
             "SET earliest = if_not_exists(earlier, :none), earlier = through, earlier_from = visible_from,"
             " through = :step, visible_from = :from, earliest_shows = if_not_exists(earlier_shows, :none),"
@@ -200,7 +196,7 @@ class Statuses(KeyedTable):
         )
         same = "SET through = :step, visible_from = if_not_exists(visible_from, :from), shows = :shows"
         return [
-            self._part(key, later, IF_LATER_TICK, {**values, ":none": attribute(None)}),
+            self._part(key, later, IF_LATER_TICK, {**values, **bound(none=None)}),
             self._part(key, same, f"{OR_FIRST} ({IF_SAME_TICK})" if known is None else IF_SAME_TICK, values),
             self._moved(slot, step),
         ]
@@ -211,26 +207,13 @@ class Statuses(KeyedTable):
 
     def _moved(self, slot: int, step: int) -> dict[str, Any]:
         """A part that changes nothing, and is refused if the horizon is before ``step``."""
-        return self._part(key_of_slot(slot), "SET through = through", IF_MOVED, {":step": {"N": str(step)}})
+        return self._part(key_of_slot(slot), "SET through = through", IF_MOVED, bound(step=step))
 
     def horizon(self, slot: int, horizon: Horizon) -> dict[str, Any]:
         """The part of a transaction that puts a horizon in the place of one that is not newer. For a command."""
-        stored = {f":{name}": attribute(value) for name, value in asdict(horizon).items()}
-        update = f"SET {', '.join(f'{name} = :{name}' for name in asdict(horizon))}"
-        return self._part(key_of_slot(slot), update, f"{OR_FIRST} through <= :through", stored)
-
-    def _part(self, key: bytes, update: str, condition: str, values: dict[str, Any], **more: Any) -> dict[str, Any]:
-        """An update in a transaction."""
-        return {
-            "Update": {
-                "TableName": self._table,
-                "Key": {"set_key": {"B": key}},
-                "UpdateExpression": update,
-                "ConditionExpression": condition,
-                "ExpressionAttributeValues": values,
-                **more,
-            }
-        }
+        values = asdict(horizon)
+        update = f"SET {', '.join(f'{name} = :{name}' for name in values)}"
+        return self._part(key_of_slot(slot), update, f"{OR_FIRST} through <= :through", bound(**values))
 
     def read(
         self, set_keys: Iterable[bytes], slots: Iterable[int], *, consistent: bool = False

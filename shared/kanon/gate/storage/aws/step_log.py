@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kanon.dynamo.batches import Item, get_all, put_all
 from kanon.dynamo.conditions import unless_refused
+from kanon.dynamo.tables import bound, item_of
 from kanon.errors import UndecodableJoinsError
 from kanon.gate.mechanism.tape import SET_KEY_BYTES, check_set_key
 from kanon.gate.slots import Layout, Layouts
@@ -80,13 +81,9 @@ def pack(row: Row, layout: Layout) -> Item:
     """The row as an item, under the layout in force at its step."""
     check_set_key(row.set_key)
     entry = row.set_key + row.token.to_bytes(TOKEN_BYTES, "big")
-    return {
-        "step_slot": {"B": _partition_of(row.step, layout, entry)},
-        "set_token": {"B": entry},
-        "type": {"S": row.type_name},
-        "ttl": {"N": str(row.expires)},
-        **({"sealed": {"B": row.sealed}} if row.sealed else {}),
-    }
+    place = _partition_of(row.step, layout, entry)
+    item = item_of(step_slot=place, set_token=entry, type=row.type_name, ttl=row.expires)
+    return item | item_of(sealed=row.sealed) if row.sealed else item
 
 
 def pack_all(rows: Sequence[Row], layout: Layout) -> Item:
@@ -97,12 +94,12 @@ def pack_all(rows: Sequence[Row], layout: Layout) -> Item:
     first = rows[0]
     number = secrets.randbelow(layout.partitions or 1)
     sealed = {row.set_key: row.sealed for row in reversed(rows) if row.sealed}  # the first one of each set
-    return {
-        "step_slot": {"B": partition(first.step, layout, layout.slot_of(first.set_key), number)},
-        "set_token": {"B": BEFORE_ANY_SET + secrets.token_bytes(16)},
-        "joins": {"B": pack_joins(((row.type_name, row.set_key, row.token) for row in rows), sealed)},
-        "ttl": {"N": str(first.expires)},
-    }
+    return item_of(
+        step_slot=partition(first.step, layout, layout.slot_of(first.set_key), number),
+        set_token=BEFORE_ANY_SET + secrets.token_bytes(16),
+        joins=pack_joins(((row.type_name, row.set_key, row.token) for row in rows), sealed),
+        ttl=first.expires,
+    )
 
 
 def pack_joins(joins: Iterable[tuple[str, bytes, int]], sealed: Mapping[bytes, bytes] | None = None) -> bytes:
@@ -226,7 +223,7 @@ class StepLog:
             KeyConditionExpression="step_slot = :here AND set_token BETWEEN :first AND :last",
             ProjectionExpression="set_token, #type, joins, sealed",
             ExpressionAttributeNames={"#type": "type"},
-            ExpressionAttributeValues={":here": {"B": partition}, ":first": {"B": first}, ":last": {"B": last}},
+            ExpressionAttributeValues=bound(here=partition, first=first, last=last),
         )
         rows = [(item["set_token"]["B"], item["type"]["S"]) for item in answer["Items"] if "joins" not in item]
         packed = [item["joins"]["B"] for item in answer["Items"] if "joins" in item]
@@ -266,7 +263,7 @@ class StepLog:
 
     def _replace_row(self, step: int, place: bytes, entry: bytes, token: int) -> None:
         """Give a row another token, unless it has expired. The new row is there before the old one goes."""
-        key = {"step_slot": {"B": place}, "set_token": {"B": entry}}
+        key = item_of(step_slot=place, set_token=entry)
         item = self._client.get_item(TableName=self._table, Key=key, ConsistentRead=True).get("Item")
         if item is not None:
             sealed = item["sealed"]["B"] if "sealed" in item else b""
@@ -279,11 +276,7 @@ class StepLog:
             TableName=self._table,
             ConsistentRead=True,
             KeyConditionExpression="step_slot = :here AND set_token BETWEEN :first AND :last",
-            ExpressionAttributeValues={
-                ":here": {"B": place},
-                ":first": {"B": FIRST_PACKED},
-                ":last": {"B": LAST_PACKED},
-            },
+            ExpressionAttributeValues=bound(here=place, first=FIRST_PACKED, last=LAST_PACKED),
         )
         return (item for page in pages for item in page["Items"])
 
