@@ -55,8 +55,9 @@ def audit(
 def _service(types: "Mapping[str, Parameters]", trials: int, seed: int) -> "tuple[list[Fit], list[Check]]":
     from kanon.audit.service import LateError, audit_service
     from kanon.client import ApiError
+    from kanon.local import EngineError
 
-    with one_line(ApiError, LateError, status=1):
+    with one_line(ApiError, EngineError, LateError, status=1):
         return audit_service(types, trials, seed)
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kanon.cli.errors import one_line
 from kanon.cli.options import Json, OneType, StepLength, TypesFile, own_types, refuse_unused
 from kanon.cli.screen import new_table, show_json
 
@@ -76,7 +75,7 @@ def cost(
     """
     from kanon.cost import anonymous, elsewhere, lists, scale
     from kanon.cost import reports as of_reports
-    from kanon.cost.billing import CostError, bill, read_measured, read_prices
+    from kanon.cost.billing import bill, read_measured, read_prices
     from kanon.cost.month import added, alternatives, usage
     from kanon.cost.workload import Workload
 
@@ -91,37 +90,36 @@ def cost(
     (type_,) = own.types.values()
     if not type_.listed:
         refuse_unused(context, ("value_bytes",), "with a type that is not listed")
-    with one_line(CostError):
-        listed, values = read_prices(prices), read_measured(measured)
-        if table is Shown.SCALE:
-            _rows(map(_of_scale, scale.table(type_.parameters, values, listed)), listed, as_json=as_json)
-            return
-        if table is Shown.ELSEWHERE:
-            _rows(map(_of_others, elsewhere.table(type_.parameters, values, listed)), listed, as_json=as_json)
-            if not as_json:
-                typer.echo("\n" + "\n".join(f"- **{each.name}**: {each.assumes}." for each in elsewhere.SYSTEMS))
-            return
-        if table is Shown.ANONYMOUS:
-            _rows(map(_of_anonymous, anonymous.table(type_.parameters, values, listed)), listed, as_json=as_json)
-            return
-        if table is Shown.REPORTS:
-            _rows(map(_of_jobs, of_reports.table(values, listed)), listed, as_json=as_json)
-            return
-        value = (value_bytes or OF_A_VALUE) if type_.listed else 0
-        load = Workload(type_.parameters, joins, batch, queries, hashes, sets, popularity, value=value)
-        load = scale.with_slots(load, values) if slots is None else replace(load, slots=slots)
-        scale.check_finishes(load, values)
-        needs = scale.needs(load, values)
-        sent = of_reports.ReportLoad(reports, jobs=jobs)
-        of_sent = of_reports.usage(sent, values) if reports else {}
-        more = added(of_sent, lists.usage(load)) if type_.listed else of_sent
-        made = bill(added(usage(load, values), more), listed)
-        others = {name: bill(used, listed).total for name, used in alternatives(load, values, more).items()}
-        if load.joins:
-            others |= {f"{name} (no privacy)": d for name, d in elsewhere.totals(load, values, listed).items()}
-        of_jobs = of_reports.limits(sent, values) if sent.jobs else ()
-        needs = replace(needs, limits=(*needs.limits, *of_jobs))
-        part = ReportsPart(sent, of_reports.times(sent, values), bill(of_sent, listed).total) if reports else None
+    listed, values = read_prices(prices), read_measured(measured)
+    if table is Shown.SCALE:
+        _rows(map(_of_scale, scale.table(type_.parameters, values, listed)), listed, as_json=as_json)
+        return
+    if table is Shown.ELSEWHERE:
+        _rows(map(_of_others, elsewhere.table(type_.parameters, values, listed)), listed, as_json=as_json)
+        if not as_json:
+            typer.echo("\n" + "\n".join(f"- **{each.name}**: {each.assumes}." for each in elsewhere.SYSTEMS))
+        return
+    if table is Shown.ANONYMOUS:
+        _rows(map(_of_anonymous, anonymous.table(type_.parameters, values, listed)), listed, as_json=as_json)
+        return
+    if table is Shown.REPORTS:
+        _rows(map(_of_jobs, of_reports.table(values, listed)), listed, as_json=as_json)
+        return
+    value = (value_bytes or OF_A_VALUE) if type_.listed else 0
+    load = Workload(type_.parameters, joins, batch, queries, hashes, sets, popularity, value=value)
+    load = scale.with_slots(load, values) if slots is None else replace(load, slots=slots)
+    scale.check_finishes(load, values)
+    needs = scale.needs(load, values)
+    sent = of_reports.ReportLoad(reports, jobs=jobs)
+    of_sent = of_reports.usage(sent, values) if reports else {}
+    more = added(of_sent, lists.usage(load)) if type_.listed else of_sent
+    made = bill(added(usage(load, values), more), listed)
+    others = {name: bill(used, listed).total for name, used in alternatives(load, values, more).items()}
+    if load.joins:
+        others |= {f"{name} (no privacy)": d for name, d in elsewhere.totals(load, values, listed).items()}
+    of_jobs = of_reports.limits(sent, values) if sent.jobs else ()
+    needs = replace(needs, limits=(*needs.limits, *of_jobs))
+    part = ReportsPart(sent, of_reports.times(sent, values), bill(of_sent, listed).total) if reports else None
     estimate = CostEstimate(load, needs, made, others, listed, part)
     if as_json:
         show_json(estimate.document)

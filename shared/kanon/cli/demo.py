@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kanon.cli.errors import demo_errors, one_line
+from kanon.cli.errors import one_line
 from kanon.cli.files import Force, OutputFiles
 from kanon.cli.options import (
     COLUMNS,
@@ -104,9 +104,11 @@ def demo(
             outputs.picture(_of_list(path), "--plot", ".svg")
     reading = log_reading(dates, skip_bad_rows)
     began = time.monotonic()
-    with demo_errors(), ExitStack() as running:
-        from kanon.demo.machine import machine
+    from kanon.client import ApiError
+    from kanon.demo.machine import machine
+    from kanon.demo.replay import ReplayError
 
+    with one_line(ApiError, ReplayError, status=1), ExitStack() as running:
         with working("reading the log and starting the service"):
             joins = _log(log, first, last, columns, seed, reading)
             types = own or checked_types(MONTH if log else WEEK, PERIOD)

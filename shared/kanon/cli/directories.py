@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kanon.cli.errors import CommandError, one_line
-from kanon.cli.options import types_document
+from kanon.cli.errors import CommandError
+from kanon.cli.options import columns_hinted, types_document
 
 if TYPE_CHECKING:
     from kanon.serving.arrivals import Counted
@@ -26,18 +26,12 @@ Period = Annotated[
 
 @contextmanager
 def directory_errors() -> Iterator[None]:
-    """End the command with one line if the directory, or a log, cannot be used."""
-    from kanon.errors import KanonError
-    from kanon.joinlog import LogError
-
-    with one_line(KanonError):
-        try:
+    """End the command with one line if the database of the directory cannot be used, or a log has no such column."""
+    try:
+        with columns_hinted():
             yield
-        except LogError as error:
-            hint = " (--columns TIME,SET,CLIENT)" if " has no column " in str(error) else ""
-            raise CommandError(f"{error}{hint}") from error
-        except sqlite3.Error as error:
-            raise CommandError(f"--data cannot be used: {error}") from error
+    except sqlite3.Error as error:
+        raise CommandError(f"--data cannot be used: {error}") from error
 
 
 def given_of(type_: "list[str] | None", types_file: Path | None, period: int | None) -> "Given":

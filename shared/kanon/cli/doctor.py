@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kanon.cli.errors import needs, one_line
+from kanon.cli.errors import needs
 from kanon.cli.options import Json, refuse_unused
 from kanon.cli.screen import cell, new_table, pages, screen, show_json, working
 from kanon.cli.stacks import Profile, Region, Stack, Url, find, stack_errors
@@ -68,10 +68,9 @@ def _of_stack(
 @needs("serve")
 def _of_directory(data: Path) -> "list[Finding]":
     from kanon import clock
-    from kanon.errors import ConfigurationError
     from kanon.serving.doctor import examine_directory
 
-    with one_line(ConfigurationError), working("checking the directory"):
+    with working("checking the directory"):
         return examine_directory(data, clock.now())
 
 

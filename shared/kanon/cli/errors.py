@@ -11,6 +11,8 @@ from typing import ParamSpec, TypeVar
 
 import typer
 
+from kanon.errors import Error
+
 DISTRIBUTION = "kanon-dp"
 
 P = ParamSpec("P")
@@ -53,37 +55,16 @@ def one_line(*kinds: type[Exception], status: int = 2) -> Iterator[None]:
         raise CommandError(str(error), status) from error
 
 
-@contextmanager
-def local_errors() -> Iterator[None]:
-    """End the command with one line if the stack or its emulator fails.
-
-    Status 2: the input is invalid. Status 1: the run failed.
-    """
-    from kanon.local import EngineError, TemplateError
-
-    with one_line(TemplateError), one_line(EngineError, status=1):
-        yield
-
-
-@contextmanager
-def demo_errors() -> Iterator[None]:
-    """End the demo with one line if its log is invalid (status 2), or the service fails (status 1)."""
-    from kanon.client import ApiError
-    from kanon.demo.replay import ReplayError
-    from kanon.joinlog import LogError
-
-    with one_line(LogError), one_line(ApiError, ReplayError, status=1):
-        yield
-
-
 def needs(extra: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Let a command end with status 1 and one line if a library of its extra is missing."""
+    """Let a command end with one line on an error of kanon (status 2), and if a library of its extra is missing (1)."""
 
     def decorate(command: Callable[P, T]) -> Callable[P, T]:
         @wraps(command)
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
                 return command(*args, **kwargs)
+            except Error as error:
+                raise CommandError(str(error)) from error
             except ModuleNotFoundError as error:
                 library = str(error.name).split(".")[0]
                 if library == "kanon":

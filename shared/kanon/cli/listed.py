@@ -94,9 +94,9 @@ def _signature(region: str, profile: str | None) -> Auth:
 
 
 def _now(type_name: str, url: str, auth: Auth | None) -> list[Row]:
-    from kanon.client import ApiError, Client
+    from kanon.client import Client
 
-    with one_line(ApiError, ValueError), Client(url, auth=auth) as client:
+    with one_line(ValueError), Client(url, auth=auth) as client:
         found = client.released(type_name)
     if found.step is None:
         typer.echo("No list has been published yet.", err=True)
@@ -105,12 +105,10 @@ def _now(type_name: str, url: str, auth: Auth | None) -> list[Row]:
 
 def _history(type_name: str, data: Path, since: str | None) -> list[Row]:
     """The rows of the newest list of the history, or of all lists since a day."""
-    from kanon.errors import ConfigurationError
     from kanon.serving.directory import existing
     from kanon.serving.lists import history_of
 
-    with one_line(ConfigurationError):
-        folder = history_of(existing(data), type_name)
+    folder = history_of(existing(data), type_name)
     steps = [int(each.name.partition("=")[2]) for each in folder.glob("date=*/step=*")]
     if not steps:
         known = ", ".join(sorted({each.parents[2].name for each in folder.parent.glob("*/*/*/*.parquet")})) or "none"

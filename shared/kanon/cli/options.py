@@ -1,7 +1,8 @@
 """Options that several commands have, and what they say."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -81,6 +82,18 @@ def log_columns(names: str) -> "Columns":
     if len(set(given) - {""}) != 3 or len(given) != 3:
         raise typer.BadParameter(f"give three names such as {COLUMNS}, not {names}", param_hint="--columns")
     return Columns(*given)
+
+
+@contextmanager
+def columns_hinted() -> Iterator[None]:
+    """Name the option if a log has no column of this name."""
+    from kanon.joinlog import LogError
+
+    try:
+        yield
+    except LogError as error:
+        hint = " (--columns TIME,SET,CLIENT)" if " has no column " in str(error) else ""
+        raise LogError(f"{error}{hint}") from error
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from kanon.cli.errors import one_line
 from kanon.cli.files import Force, OutputFiles
 from kanon.cli.options import Json, StepLength, refuse_unused
 from kanon.cli.screen import new_table, screen, show_json, warn, working
@@ -56,7 +55,6 @@ def plan(
 
     Example: kanon plan --k 100 --window 168 --epsilon 2 --delta 1e-6
     """
-    from kanon.gate.mechanism.parameters import InvalidParametersError
     from kanon.noise.bound import MOST_DELTA, Bound
     from kanon.plan import planner
 
@@ -84,7 +82,7 @@ def plan(
         raise typer.BadParameter(
             f"--delta must be below {float(MOST_DELTA)}, not {delta}: a larger one protects nobody"
         )
-    with one_line(InvalidParametersError), working("finding noise distributions"):
+    with working("finding noise distributions"):
         if compare:
             plans = planner.compare(target)
         elif profile:

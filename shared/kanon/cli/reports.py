@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeVar
 
 import typer
 
-from kanon.cli.errors import CommandError, needs, one_line
+from kanon.cli.errors import CommandError, needs
 from kanon.cli.files import Force, OutputFiles
 from kanon.cli.options import Json, StepLength, own_types, refuse_unused
 from kanon.cli.reports_demo import demo
@@ -37,27 +37,23 @@ T = TypeVar("T")
 
 
 @contextmanager
-def _report_errors() -> Iterator[None]:
-    """End the command with one line on an invalid option (status 2) or an invalid input (1)."""
-    from kanon.reports.clients.events import EventsError
+def _job_errors() -> Iterator[None]:
+    """End the command with one line if its job ends on an invalid option (status 2) or an invalid input (1)."""
     from kanon.reports.errors import JobError
-    from kanon.reports.job import ParameterError
-    from kanon.reports.payload import KeyDocumentError
 
     try:
-        with one_line(ParameterError, KeyDocumentError, EventsError):
-            yield
+        yield
     except JobError as error:
         raise CommandError(f"{error.code}: {error}", 2 if error.code == "INVALID_JOB" else 1) from error
 
 
 def command(function: Callable[P, T]) -> Callable[P, T]:
     """Add a command to ``kanon reports``."""
-    return app.command()(_report_errors()(function))
+    return app.command()(_job_errors()(function))
 
 
 for function in (demo, demo_service):
-    app.command()(needs("local")(_report_errors()(function)))
+    app.command()(needs("local")(_job_errors()(function)))
 
 
 @command

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kanon.cli.errors import CommandError, one_line
+from kanon.cli.errors import CommandError
 from kanon.cli.files import Force, OutputFiles
 from kanon.cli.options import DateOrder, SkipBadRows, log_reading, say_left_out
 from kanon.cli.screen import progress, working
-from kanon.joinlog import LogError, LogReading
 from kanon.reports.job import PrivacyParameters, decimal, written
 
 if TYPE_CHECKING:
     from kanon.demo.logs import JoinLog
     from kanon.demo.released_log import ReleasedLog
     from kanon.demo.reported_log import ReportedLog
+    from kanon.joinlog import LogReading
     from kanon.reports.avro import Report
     from kanon.reports.payload import PublicKey
 
@@ -118,7 +118,7 @@ def log_of(path: Path | None, reading: "LogReading") -> "JoinLog":
     """The log of a file, or a generated one. If the log cannot be read, the command ends with one line."""
     from kanon.demo.logs import generated_log, read_log
 
-    with one_line(LogError), working("reading the log"):
+    with working("reading the log"):
         read = read_log(path, None, None, reading=reading) if path else generated_log(SEED)
     say_left_out(reading)
     return read

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kanon.cli.errors import CommandError, one_line
+from kanon.cli.errors import CommandError
 from kanon.cli.files import Force, OutputFiles
 from kanon.cli.options import DateOrder, Json, SkipBadRows, User, log_reading, refuse_unused, say_left_out
 from kanon.cli.screen import cell, new_table, screen, show_json, working
@@ -28,16 +28,6 @@ NEAREST = 10
 
 
 @contextmanager
-def _risk_errors() -> Iterator[None]:
-    """End the command with one line if its input is invalid."""
-    from kanon.gate.mechanism.parameters import InvalidParametersError
-    from kanon.risk.errors import RiskError
-
-    with one_line(RiskError, InvalidParametersError):
-        yield
-
-
-@contextmanager
 def _reading(dates: str | None, skip: bool) -> "Iterator[LogReading]":
     """How a log is read in this context; afterwards it is said what was left out."""
     with working("reading the log"):
@@ -47,7 +37,6 @@ def _reading(dates: str | None, skip: bool) -> "Iterator[LogReading]":
 
 
 @risk.command()
-@_risk_errors()
 def uniqueness(
     context: typer.Context,
     log: Log,
@@ -165,7 +154,6 @@ def _show_uniqueness(reports: "list[ColumnUniqueness]", thresholds: list[int]) -
 
 
 @risk.command()
-@_risk_errors()
 def merge(
     context: typer.Context,
     sketches: Annotated[list[Path], typer.Argument(help="Sketch files of the parts of a log, made with one key.")],
@@ -191,7 +179,6 @@ def merge(
 
 
 @risk.command()
-@_risk_errors()
 def join(
     first: Annotated[Path, typer.Argument(help="Sketch file of one column.", show_default=False)],
     second: Annotated[
@@ -232,7 +219,6 @@ def _show_join(result: "Joinability", first: str, second: str) -> None:
 
 
 @risk.command("sketch-leak")
-@_risk_errors()
 def sketch_leak(
     log: Log,
     group: Annotated[str, typer.Option(help="The values whose users are in the sketch; * and ? are wildcards.")],
@@ -279,7 +265,6 @@ def _show_leak(result: "Leak", candidates: int) -> None:
 
 
 @risk.command("no-noise")
-@_risk_errors()
 def no_noise(
     context: typer.Context,
     log: Annotated[

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kanon.cli.errors import local_errors
+from kanon.cli.errors import one_line
 from kanon.cli.options import OneType, TypesFile, json_of_file, own_types, refuse_unused, types_document
 from kanon.cli.screen import program, working
 from kanon.cli.serve_data import ONLY_DATA, Credentials, OfLists, OfReports, Place, serve_directory, usable
@@ -149,10 +149,10 @@ def _rehearse(
         return fixed | ({"Types": own.document} if own else {})
 
     first = wanted()
-    with local_errors():
-        from kanon.local import Stack
-        from kanon.local.clock import Every
+    from kanon.local import EngineError, Stack
+    from kanon.local.clock import Every
 
+    with one_line(EngineError, status=1):
         stop = threading.Event()
         schedule = Every(period, _evaluated(period))
         with contextlib.ExitStack() as running:

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kanon.cli.errors import needs, one_line
+from kanon.cli.errors import needs
 from kanon.cli.screen import program, warn
 from kanon.cors import Cors
-from kanon.errors import ConfigurationError, FingerprintMismatchError
 from kanon.serving.access import Access, Auth, Check
 
 if TYPE_CHECKING:
@@ -90,8 +89,7 @@ class Credentials:
         if self.verifier is not None:  # before a directory is made
             from kanon.serving.verifier import Verifier
 
-            with one_line(ConfigurationError):
-                Verifier(self.verifier)
+            Verifier(self.verifier)
         if tokens and not all(given):
             raise typer.BadParameter("JWT needs --jwks, --issuer and --audience")
         if any(given) and not tokens:
@@ -237,17 +235,16 @@ def serve_directory(
         raise typer.BadParameter("give an address, such as 127.0.0.1", param_hint="--host")
     stop = threading.Event()
     with ExitStack() as opened:
-        with one_line(ConfigurationError, FingerprintMismatchError):
-            if types is not None:  # before a directory is made
-                lists.check(read_types(types, period or HOUR).values(), credentials)
-            directory = open_directory(place.data, Given(period=period, types=types), clock.now())
-            opened.callback(directory.close)
-            opened.enter_context(directory.or_taken_back())
-            keys = ApiKeys(lambda: directory.control.database)
-            access = credentials.access(keys.has, directory.types.values())
-            reporting = reports.opened(directory)
-            gateway, lister = place.relayed(directory), lists.opened(directory, credentials)
-            enrolment = credentials.enrolment(directory, keys)
+        if types is not None:  # before a directory is made
+            lists.check(read_types(types, period or HOUR).values(), credentials)
+        directory = open_directory(place.data, Given(period=period, types=types), clock.now())
+        opened.callback(directory.close)
+        opened.enter_context(directory.or_taken_back())
+        keys = ApiKeys(lambda: directory.control.database)
+        access = credentials.access(keys.has, directory.types.values())
+        reporting = reports.opened(directory)
+        gateway, lister = place.relayed(directory), lists.opened(directory, credentials)
+        enrolment = credentials.enrolment(directory, keys)
         if reporting is not None:
             opened.callback(reporting.close)
         for number in (signal.SIGINT, signal.SIGTERM):  # before anything says that it runs
@@ -291,7 +288,7 @@ def api_key(data: Data, name: "str | None", revoke: "str | None") -> None:
     if not (data / NAME).is_file():
         raise typer.BadParameter(f"{data} holds no deployment: run `kanon serve --data {data}` first")
     control = ControlFile(data)
-    with closing(control), one_line(ConfigurationError):
+    with closing(control):
         keys = ApiKeys(lambda: control.database)
         if revoke is not None:
             keys.revoke(revoke)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kanon.cli.errors import CommandError
 from kanon.cli.files import Force, OutputFiles
 from kanon.cli.options import (
     COLUMNS,
@@ -22,6 +21,7 @@ from kanon.cli.options import (
     StepLength,
     TypesFile,
     checked_types,
+    columns_hinted,
     log_columns,
     log_reading,
     own_types,
@@ -74,8 +74,7 @@ def simulate(
 
     Example: kanon simulate joins.csv --k 50,100 --window 168,720 --html build/report.html
     """
-    from kanon.cost.billing import CostError, read_measured, read_prices
-    from kanon.joinlog import LogError
+    from kanon.cost.billing import read_measured, read_prices
     from kanon.joinlog.numbered import read_batches
     from kanon.simulate.part import PartKeys
     from kanon.simulate.run import gather
@@ -91,17 +90,13 @@ def simulate(
     if own:
         refuse_unused(context, ("k", "window", "profile"), "with --type or --types: change the type")
     types = list(own.types.values()) if own else _combined(k, window, profile, period)
-    try:
-        pricing = Pricing(read_prices(prices), read_measured(), batch)
-        with ExitStack() as open_:
-            with working("reading the log"):
-                gathered_log = open_.enter_context(gather(read_batches(log, named, reading), period))
-            say_left_out(reading)
-            result = _decide(gathered_log, types, PartKeys.from_seed(seed))
-        found = judge(result, pricing)
-    except (CostError, LogError) as error:
-        hint = " (--columns TIME,SET,CLIENT)" if " has no column " in str(error) else ""
-        raise CommandError(f"{error}{hint}") from error
+    pricing = Pricing(read_prices(prices), read_measured(), batch)
+    with ExitStack() as open_:
+        with columns_hinted(), working("reading the log"):
+            gathered_log = open_.enter_context(gather(read_batches(log, named, reading), period))
+        say_left_out(reading)
+        result = _decide(gathered_log, types, PartKeys.from_seed(seed))
+    found = judge(result, pricing)
     if html is not None:
         from kanon.simulate.page import page
 

@@ -18,7 +18,6 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from kanon import clock
-from kanon.cli.errors import CommandError
 from kanon.cli.serve_data import Credentials
 from kanon.client import SetId
 from kanon.client.anonymous import Attested, EnrolmentError, recovery_code
@@ -400,7 +399,7 @@ def test_a_binding_says_what_is_asked() -> None:
 def test_a_verifier_is_asked_privately(url: str) -> None:
     with pytest.raises(ConfigurationError, match="https"):
         Verifier(url)
-    with pytest.raises(CommandError, match="https"):  # before a directory is made
+    with pytest.raises(ConfigurationError, match="https"):  # before a directory is made
         Credentials(Auth.KEY, Auth.KEY, None, None, None, verifier=url).check()
 
 
