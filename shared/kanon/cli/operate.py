@@ -5,7 +5,7 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -259,13 +259,13 @@ def suppress(stack: "RunningStack | Path", place: Place, yes: Yes = False) -> No
 
     Example: kanon operate suppress fledge/aGVsbG8 --stack kanon-prod
     """
-    with _set(stack, place) as found:
+    with _set(stack, place) as (statuses, key):
         typer.echo(
             "The set will read false until it is unsuppressed: from the next tick on, or immediately where no cache"
             " holds its answer. Its joins still count."
         )
         ask("Suppress it?", yes)
-        found.statuses.suppress(found.key)
+        statuses.suppress(key)
     typer.echo("The set is suppressed.")
 
 
@@ -299,12 +299,12 @@ def unsuppress(stack: "RunningStack | Path", place: Place, yes: Yes = False) -> 
 
     Example: kanon operate unsuppress fledge/aGVsbG8 --stack kanon-prod
     """
-    with _set(stack, place) as found:
+    with _set(stack, place) as (statuses, key):
         typer.echo(
             "The set will show its own status: from the next tick on, or immediately where no cache holds its answer."
         )
         ask("Stop suppressing it?", yes)
-        shown = found.statuses.show(found.key)
+        shown = statuses.show(key)
     if not shown:
         raise typer.BadParameter("this set is not suppressed", param_hint="TYPE/SET")
     typer.echo("The set is no longer suppressed.")
@@ -455,37 +455,25 @@ def accept_report_jobs(stack: "RunningStack", yes: Yes = False) -> None:
     typer.echo("Jobs run again. Create again the jobs that ended with PRIVACY_BUDGET_ERROR.")
 
 
-class _Found(NamedTuple):
-    """A set: what suppresses it, and its key."""
-
-    statuses: "Suppressions | ControlFile"
-    key: bytes
-
-
 @contextmanager
-def _set(stack: "RunningStack | Path", place: str) -> "Iterator[_Found]":
-    """The set of TYPE/SET; that of a directory also beside a running service."""
+def _set(stack: "RunningStack | Path", place: str) -> "Iterator[tuple[Suppressions | ControlFile, bytes]]":
+    """What suppresses the set of TYPE/SET, and its key; that of a directory also beside a running service."""
     from kanon.gate.names import set_key
-    from kanon.keys import fetch_secret
 
     if isinstance(stack, Path):
         from kanon.gate.storage.disk.control import ControlFile
         from kanon.serving.directory import existing, pepper_of, stored_settings
 
         with closing(ControlFile(existing(stack))) as control:
-            settings = stored_settings(control)
-            types = settings.read_types()
-            type_name, set_id = _type_and_set(place, types)
-            key = set_key(pepper_of(stack), type_name, set_id)
-            yield _Found(control, key)
+            type_name, set_id = _type_and_set(place, stored_settings(control).read_types())
+            yield control, set_key(pepper_of(stack), type_name, set_id)
         return
+    from kanon.keys import fetch_secret
     from kanon.operate.suppressing import Suppressions
 
-    types = stack.evaluate.read_types()
-    type_name, set_id = _type_and_set(place, types)
+    type_name, set_id = _type_and_set(place, stack.evaluate.read_types())
     pepper = fetch_secret(stack.client("secretsmanager"), "set-pepper", stack.query.set_pepper_secret)
-    key = set_key(pepper, type_name, set_id)
-    yield _Found(Suppressions(stack), key)
+    yield Suppressions(stack), set_key(pepper, type_name, set_id)
 
 
 def _type_and_set(place: str, types: "Collection[str]") -> tuple[str, bytes]:

@@ -19,6 +19,7 @@ from kanon.cli.options import (
     log_columns,
     log_reading,
     say_left_out,
+    text_of_file,
 )
 from kanon.cli.screen import working
 from kanon.cli.serve_data import Data as Served
@@ -290,8 +291,4 @@ def _set_ids(file: Path, *, base64: bool) -> list[bytes]:
 
 def _lines(file: Path, option: str) -> list[str]:
     """The lines of a file that are not empty. Other separators than line feeds may be part of a set id."""
-    try:
-        return [line for line in file.read_text(encoding="utf-8-sig").split("\n") if line]
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise typer.BadParameter(f"{file} cannot be read: {reason}", param_hint=option) from error
+    return [line for line in text_of_file(file, option).split("\n") if line]

@@ -37,13 +37,7 @@ TypesFile = Annotated[
 def refuse_unused(context: typer.Context, names: Collection[str], reason: str) -> None:
     """Refuse an option that was given and has no effect, so that nobody believes that it had one.
 
-    Args:
-        context: the command with what was given.
-        names: of the command's parameters, as in its function.
-        reason: why they have no effect, and what to change.
-
-    Raises:
-        typer.BadParameter: one of them was given.
+    ``names`` are those of the command's parameters in its function; ``reason`` also says what to change.
     """
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
@@ -52,11 +46,7 @@ def refuse_unused(context: typer.Context, names: Collection[str], reason: str) -
 
 
 def log_reading(dates: str | None, skip: bool) -> "LogReading":
-    """How ``--dates`` and ``--skip-bad-rows`` say to read a log.
-
-    Raises:
-        typer.BadParameter: there is no such order of dates.
-    """
+    """How ``--dates`` and ``--skip-bad-rows`` say to read a log."""
     from kanon.joinlog import LogReading
 
     if dates not in (None, "mdy", "dmy"):
@@ -71,11 +61,7 @@ def say_left_out(reading: "LogReading") -> None:
 
 
 def log_columns(names: str) -> "Columns":
-    """The columns that ``--columns`` names.
-
-    Raises:
-        typer.BadParameter: it does not give three different names.
-    """
+    """The columns that ``--columns`` names."""
     from kanon.joinlog import Columns
 
     given = names.split(",")
@@ -109,19 +95,10 @@ class OwnTypes:
 
 
 def own_types(given: Sequence[str] | None, file: Path | None, period: int, name: str = "fledge") -> OwnTypes | None:
-    """Read the types of ``--type`` (which may be repeated) or of ``--types``.
+    """The types of ``--type`` (which may be repeated) or of ``--types``, an object by name; None without both.
 
-    Args:
-        given: the texts of ``--type``, one type each.
-        file: the file of ``--types``: an object of types by name.
-        period: the length of a step, in s.
-        name: the name of the one type of ``--type``. Several are called ``name-1``, ``name-2`` and so on.
-
-    Returns:
-        ``None`` if neither option was given.
-
-    Raises:
-        typer.BadParameter: both were given, or a type is invalid; the message says what to change.
+    ``period`` is the length of a step, in s. A single ``--type`` has the ``name``, several are called ``name-1``,
+    ``name-2`` and so on.
     """
     document = types_document(given, file, name)
     return None if document is None else checked_types(document, period, "--type" if given else "--types")
@@ -139,17 +116,17 @@ def types_document(given: Sequence[str] | None, file: Path | None, name: str = "
 
 
 def json_of_file(file: Path, option: str) -> Any:
-    """The value in the JSON file of an option.
+    """The value in the JSON file of an option."""
+    return _parsed(text_of_file(file, option), option)
 
-    Raises:
-        typer.BadParameter: the file cannot be read, or it is not JSON.
-    """
+
+def text_of_file(file: Path, option: str) -> str:
+    """The text in the file of an option."""
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        return file.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise typer.BadParameter(f"{file} cannot be read: {reason}", param_hint=option) from error
-    return _parsed(text, option)
 
 
 def _parsed(text: str, option: str) -> Any:
@@ -162,11 +139,7 @@ def _parsed(text: str, option: str) -> Any:
 
 
 def checked_types(document: str, period: int, option: str = "") -> OwnTypes:
-    """The types of a document, which an option gave.
-
-    Raises:
-        typer.BadParameter: one is invalid.
-    """
+    """The types of a document, which an option gave."""
     from kanon.errors import ConfigurationError
     from kanon.gate.types import read_types
 
