@@ -1,7 +1,7 @@
 """Shared by the commands on a running stack: the options that name it, and errors of one line."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -32,12 +32,7 @@ LOCAL = "http://127.0.0.1:8000"
 
 
 def find(stack: str | None, region: str | None, profile: str | None, url: str | None) -> "RunningStack":
-    """The stack that the options name.
-
-    Raises:
-        ConfigurationError: the environment of a function is invalid.
-        StackError: there is no such stack, or it cannot be read.
-    """
+    """The stack that the options name."""
     import boto3
 
     from kanon.operate.stacks import deployed_stack, local_stack
@@ -84,22 +79,18 @@ def stack_errors(needed: str) -> Iterator[None]:
 
 def on_stack(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command that takes a RunningStack the options that name one."""
-
-    @wraps(command, assigned=_NAMES)
-    def named(
-        *, stack: Stack = None, region: Region = None, profile: Profile = None, url: Url = None, **own: Any
-    ) -> None:
-        with stack_errors(": docs/guides/operate.md#kanon-operate names the permissions"):
-            command(find(stack, region, profile, url), **own)
-
-    return _with_options(command, named)
+    return _named(command, ("stack", "region", "profile", "url"))
 
 
 def on_stack_or_directory(command: Callable[..., None]) -> Callable[..., None]:
     """The same for a command that also takes the directory of a deployment on one machine."""
-    on_one_stack = on_stack(command)
+    return _named(command, ("stack", "region", "profile", "url", "data"))
 
-    @wraps(command, assigned=_NAMES)
+
+def _named(command: Callable[..., None], names: Collection[str]) -> Callable[..., None]:
+    """The command with its own options, without its first parameter, and those with these names after them."""
+
+    @wraps(command, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
     def named(
         *,
         stack: Stack = None,
@@ -110,24 +101,17 @@ def on_stack_or_directory(command: Callable[..., None]) -> Callable[..., None]:
         **own: Any,
     ) -> None:
         if data is None:
-            on_one_stack(stack=stack, region=region, profile=profile, url=url, **own)
+            with stack_errors(": docs/guides/operate.md#kanon-operate names the permissions"):
+                command(find(stack, region, profile, url), **own)
             return
         if stack or region or profile or url:
             raise typer.BadParameter("give --stack, --url or --data, one of them")
         with directory_errors():
             command(data, **own)
 
-    return _with_options(command, named)
-
-
-_NAMES = ("__module__", "__name__", "__qualname__", "__doc__")
-
-
-def _with_options(command: Callable[..., None], named: Callable[..., None]) -> Callable[..., None]:
-    """Give ``named`` the options of a command, without its first parameter, before its own."""
     own = list(inspect.signature(command).parameters.values())[1:]
-    *options, _ = inspect.signature(named, follow_wrapped=False).parameters.values()
-    parameters = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in (*own, *options)]
+    options = inspect.signature(named, follow_wrapped=False).parameters
+    parameters = [one.replace(kind=one.KEYWORD_ONLY) for one in (*own, *(options[name] for name in names))]
     named.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     named.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return named
