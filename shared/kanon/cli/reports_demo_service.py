@@ -81,11 +81,7 @@ class RunningService:
 
     @classmethod
     def of(cls, stack: "RunningStack") -> "RunningService":
-        """The reports of a running stack.
-
-        Raises:
-            DemoError: the stack has no reports.
-        """
+        """The reports of a running stack."""
         if stack.reports is None:
             raise DemoError("this stack has no reports: deploy it with Reports=ON")
         jobs, credentials = stack.reports.jobs, stack.session.get_credentials()
@@ -110,11 +106,7 @@ class RunningService:
             return client.call(method, path, body)
 
     def until(self, what: str, seconds: float, done: Callable[[], Any]) -> Any:
-        """Ask once a second until the answer is true.
-
-        Raises:
-            DemoError: it is not true after ``seconds``.
-        """
+        """Ask once a second until the answer is true, for at most so many seconds."""
         end = self.clock() + seconds
         with working(what):
             while not (found := done()):
@@ -321,11 +313,7 @@ def create(
 
 
 def summary(service: RunningService, job: dict[str, Any]) -> dict[bytes, int]:
-    """The released numbers of a job by key of 16 bytes.
-
-    Raises:
-        AssertionError: the job released nothing.
-    """
+    """The released numbers of a job by key of 16 bytes."""
     from kanon.reports.avro import read_summary
 
     code = job["result_info"]["return_code"]
@@ -337,11 +325,7 @@ def summary(service: RunningService, job: dict[str, Any]) -> dict[bytes, int]:
 
 
 def check_refused(service: RunningService, job: dict[str, Any], left: tuple[Fraction, Fraction], reports: int) -> None:
-    """Check that the job was refused for its budget, and that the file beside the output names units and what is left.
-
-    Raises:
-        AssertionError: it was not.
-    """
+    """Check that the job was refused for its budget, and that the file beside the output says what units have left."""
     code = job["result_info"]["return_code"]
     if code != "PRIVACY_BUDGET_EXHAUSTED":
         raise AssertionError(f"the job above the cap ended with {code}")
@@ -369,13 +353,7 @@ def check_spent(
 ) -> None:
     """Check that each unit has lost exactly the budget of its summaries.
 
-    Args:
-        service: whose cap other hours have left.
-        answers: of getBudget.
-        expected: epsilon and delta left, by hour since 1970.
-
-    Raises:
-        AssertionError: a budget differs.
+    ``expected`` has the epsilon and delta left, by hour since 1970; other hours have the whole cap left.
     """
     for answer in answers:
         day = int(datetime.fromisoformat(f"{answer['day']}T00Z").timestamp()) // 3600

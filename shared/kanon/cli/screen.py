@@ -112,13 +112,8 @@ def warn(*texts: str) -> None:
 def progress(what: str, total: int, clock: Callable[[], float] = time.monotonic) -> Iterator[Callable[[int], None]]:
     """Show the progress of work on standard error: a bar on a terminal, else a line every few seconds.
 
-    Args:
-        what: the work, as in ``joins sent``.
-        total: the number of its units.
-        clock: seconds that pass.
-
-    Yields:
-        a function to call with the number of units done since its last call.
+    ``what`` is as in ``joins sent``. Call the function that it yields with the number of units done since its last
+    call.
     """
     if sys.stderr.isatty():
         with _bar(what, total) as advance:

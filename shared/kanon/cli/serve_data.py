@@ -38,6 +38,8 @@ ONLY_DATA = (
 """The options of ``kanon serve`` that need ``--data``."""
 
 Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="Directory of `kanon serve --data`.")]
+OfReports = tuple[str | None, str | None, str | None]
+"""What the options say of reports: the origins, and the caps of epsilon and delta."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,7 @@ class Credentials:
     verifier: str | None = None
 
     def check(self) -> None:
-        """Refuse options that do not fit together.
-
-        Raises:
-            typer.BadParameter: one is missing, has no effect, or is not allowed.
-        """
+        """Refuse options that do not fit together."""
         tokens = Auth.JWT in (self.join, self.batch, self.lists, self.enrol)
         given = [value is not None for value in (self.jwks, self.issuer, self.audience)]
         if self.batch is Auth.OPEN:
@@ -96,11 +94,7 @@ class Credentials:
             raise typer.BadParameter("--jwks, --issuer and --audience have no effect without --join-auth JWT")
 
     def access(self, keys: Check, types: "Collection[Type]" = ()) -> Access:
-        """The checks of requests to a service with these types. ``keys`` checks an API key.
-
-        Raises:
-            ConfigurationError: the file of public keys cannot be read.
-        """
+        """The checks of requests to a service with these types. ``keys`` checks an API key."""
         checks = {Auth.KEY: keys}
         if self.tokens is not None:
             checks[Auth.JWT] = self.tokens.has
@@ -118,12 +112,7 @@ class Credentials:
         return Tokens(self.jwks, self.issuer or "", self.audience or "")
 
     def enrolment(self, directory: "Directory", keys: "ApiKeys") -> "EnrolRoutes | None":
-        """The routes to enrol in a directory with a type that needs credentials.
-
-        Raises:
-            ConfigurationError: its accounts are not those that it had.
-            typer.BadParameter: the option has no effect.
-        """
+        """The routes to enrol in a directory with a type that needs credentials."""
         if not any(type_.credential for type_ in directory.types.values()):
             if self.enrol is not None or self.verifier is not None:
                 raise typer.BadParameter("no type needs a credential: --enrol-auth and --enrol-verifier need one")
@@ -168,23 +157,6 @@ def usable(port: int, host: str = "127.0.0.1") -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class OfReports:
-    """What the options say of reports."""
-
-    report_origins: str | None
-    epsilon_cap: str | None
-    delta_cap: str | None
-
-    def opened(self, directory: "Directory") -> "Reporting | None":
-        """The reports of a directory, if they are on."""
-        if not (directory.reports_on or any(value is not None for value in vars(self).values())):
-            return None
-        from kanon.serving.reporting import Asked, open_reporting
-
-        return open_reporting(directory, Asked(self.report_origins, self.epsilon_cap, self.delta_cap))
-
-
-@dataclass(frozen=True)
 class OfLists:
     """What the options say of lists."""
 
@@ -219,6 +191,15 @@ class OfLists:
         return Lister(directory, self.review_steps or 0, **days)
 
 
+def _reporting(directory: "Directory", asked: OfReports) -> "Reporting | None":
+    """The reports of a directory, if they are on."""
+    if not directory.reports_on and asked == (None, None, None):
+        return None
+    from kanon.serving.reporting import Asked, open_reporting
+
+    return open_reporting(directory, Asked(*asked))
+
+
 @needs("serve")
 def serve_directory(
     place: Place, period: int | None, types: str | None, credentials: Credentials, reports: OfReports, lists: OfLists
@@ -242,7 +223,7 @@ def serve_directory(
         opened.enter_context(directory.or_taken_back())
         keys = ApiKeys(lambda: directory.control.database)
         access = credentials.access(keys.has, directory.types.values())
-        reporting = reports.opened(directory)
+        reporting = _reporting(directory, reports)
         gateway, lister = place.relayed(directory), lists.opened(directory, credentials)
         enrolment = credentials.enrolment(directory, keys)
         if reporting is not None:
