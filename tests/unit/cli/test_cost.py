@@ -11,8 +11,8 @@ from kanon.cli.main import app
 from kanon.cost import lists
 from kanon.cost.billing import bill, read_prices
 from kanon.cost.workload import Workload
-from kanon.gate.types import read_types
 from tests.paths import ROOT
+from tests.unit.examples import PUBLISHED
 
 
 def run(*arguments: str) -> Result:
@@ -90,11 +90,12 @@ def test_a_load_without_joins_has_no_price_of_a_join() -> None:
     assert "a million joins" not in run("--joins", "0").stdout
 
 
-def test_the_scale_table_is_markdown_or_json() -> None:
-    lines = run("--table", "scale").stdout.splitlines()
-    rows = json.loads(run("--table", "scale", "--json").stdout)
+@pytest.mark.parametrize(("table", "bars"), [("scale", 9), ("reports", 12)])
+def test_a_table_is_markdown_or_json(table: str, bars: int) -> None:
+    lines = run("--table", table).stdout.splitlines()
+    rows = json.loads(run("--table", table, "--json").stdout)
     assert len(rows) == len(lines) - 4 == 18
-    assert {line.count("|") for line in lines[2:]} == {9}
+    assert {line.count("|") for line in lines[2:]} == {bars}
 
 
 def test_reports_without_jobs_name_no_job() -> None:
@@ -113,8 +114,7 @@ def test_the_dollars_of_the_guide_are_those_of_the_command() -> None:
     whole, rest, load = re.findall(r"(\$\d+) a month, (\$\d+) without the queries: `kanon cost (.+?)`", page)[0]
     assert (whole, rest) == (f"${dollars(load):.0f}", f"${dollars(load.replace('--queries 20 ', '')):.0f}")
     stated = re.findall(r"about (\$\d+) at ten joins a second, of which (\$[\d.]+) is .+?, and (\$\d+) at a", page)
-    parameters = read_types('{"a": {"k": 50, "window": 720, "profile": "published"}}', 3600)["a"].parameters
-    ten, thousand = (bill(lists.usage(Workload(parameters, joins, value=32)), read_prices()) for joins in (10, 1000))
+    ten, thousand = (bill(lists.usage(Workload(PUBLISHED, joins, value=32)), read_prices()) for joins in (10, 1000))
     watched = dict(ten.by_service())["CloudWatch"]
     assert stated == [(f"${ten.total:.0f}", f"${watched:.2f}", f"${thousand.total:.0f}")]
 

@@ -5,7 +5,7 @@ import base64
 import pytest
 
 from kanon.cost.anonymous import CREDENTIAL_BYTES, enrolments, table
-from kanon.cost.billing import bill, read_measured, read_prices
+from kanon.cost.billing import read_measured, read_prices
 from kanon.credentials import arc
 from tests.unit.examples import PUBLISHED
 
@@ -37,10 +37,3 @@ def test_the_bytes_of_a_credential_are_those_that_the_issuer_sends() -> None:
     secrets, key = arc.Secrets.random(), arc.IssuerKey.derive(bytes(32))
     response = arc.issue(key, arc.request(secrets, b"epoch").message)
     assert len(base64.urlsafe_b64encode(response).rstrip(b"=")) == CREDENTIAL_BYTES
-
-
-def test_the_table_has_the_bill_of_a_million_enrolments() -> None:
-    assert (
-        bill(enrolments(10**6, MEASURED), PRICES).total
-        == dict(table(PUBLISHED, MEASURED, PRICES))["a million enrolments"]
-    )

@@ -59,11 +59,6 @@ def edited(tmp_path: Path, name: str, change: object) -> Path:
     return path
 
 
-def test_an_edited_price_is_used(tmp_path: Path) -> None:
-    path = edited(tmp_path, "prices.json", lambda d: d["prices"]["sqs.requests"].update(usd=7))
-    assert read_prices(path).by_name["sqs.requests"].usd == 7
-
-
 @pytest.mark.parametrize(
     "change",
     [

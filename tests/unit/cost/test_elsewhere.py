@@ -10,11 +10,10 @@ import pytest
 from kanon.cost import elsewhere
 from kanon.cost.billing import bill, read_measured, read_prices
 from kanon.cost.workload import Workload
-from kanon.gate.types import read_types
+from tests.unit.examples import PUBLISHED
 
-PARAMETERS = read_types('{"t": {"k": 50, "window": 720, "profile": "published"}}', 3600)["t"].parameters
 MEASURED, PRICES = read_measured(), read_prices()
-LOAD = Workload(PARAMETERS, 1_000.0, 500, 20.0, sets=10**7)
+LOAD = Workload(PUBLISHED, 1_000.0, 500, 20.0, sets=10**7)
 SECONDS, ROWS = 730 * 3600, 1_000 * 3600 * 720
 SERVED = 20 * SECONDS * 100 / 2 / 1e6 * 0.125 + 22 * SECONDS / 1e6 + 20 * SECONDS / 1e6 * 0.2
 """Dollars for reads of statuses, requests to the API and calls of a function."""
@@ -47,7 +46,7 @@ def test_the_bill_of_another_system_equals_one_worked_out_by_hand(name: str, exp
 
 
 def test_every_system_is_priced_for_every_load_of_the_table() -> None:
-    rows = list(elsewhere.table(PARAMETERS, MEASURED, PRICES))
+    rows = list(elsewhere.table(PUBLISHED, MEASURED, PRICES))
     assert [row.load for row in rows] == [name for name, _ in elsewhere.LOADS]
     assert rows[-1].workload.sets == 10**9
     for row in rows:
@@ -58,7 +57,7 @@ def test_every_system_is_priced_for_every_load_of_the_table() -> None:
 
 def test_the_table_says_where_kanon_is_dearer() -> None:
     """The page names these: a small window is cheap to scan, and servers hold many sets cheaply."""
-    small, medium, large, billion = elsewhere.table(PARAMETERS, MEASURED, PRICES)
+    small, medium, large, billion = elsewhere.table(PUBLISHED, MEASURED, PRICES)
     assert small.others["S3 and Athena"] < small.ours.total < small.others["ClickHouse, two replicas"]
     assert small.others["BigQuery"] < small.ours.total
     for load in (medium, large):

@@ -13,10 +13,9 @@ from kanon.cost.evaluating import SlotStep, Work
 from kanon.cost.workload import Workload
 from kanon.gate import evaluation
 from kanon.gate.storage.aws import step_joins
-from kanon.gate.types import read_types
+from tests.unit.examples import PUBLISHED
 
-PARAMETERS = read_types('{"t": {"k": 50, "window": 720, "profile": "published"}}', 3600)["t"].parameters
-ALIKE = Workload(PARAMETERS, 100.0, queries=5.0, sets=10**7, exponent=0.0)
+ALIKE = Workload(PUBLISHED, 100.0, queries=5.0, sets=10**7, exponent=0.0)
 MEASURED, PRICES = read_measured(), read_prices()
 
 
@@ -83,38 +82,22 @@ def test_no_table_serves_more_read_units_than_it_may() -> None:
     assert any("MaxReadUnits is 20,000 by default" in text for text in scale.needs(many, MEASURED).limits)
 
 
-@pytest.mark.parametrize(("joins", "page_ms"), [(50_000, 250), (100_000, 100)])
-def test_one_slot_for_more_joins_than_a_worker_can_hold_is_refused(joins: float, page_ms: float) -> None:
-    measured = {**MEASURED, "page_ms": float(page_ms)}
-    load = replace(ALIKE, joins=float(joins), batch=500, slots=1)
-    with pytest.raises(CostError, match=r"with 1 slot a step never finishes: .* What helps: at least \d+ slots"):
-        scale.check_finishes(load, measured)
-
-
 @pytest.mark.parametrize(
     ("change", "measured", "reason"),
     [
-        ({"batch": 500, "slots": 1, "joins": 20_000.0}, {}, "gets 72,000,000 joins, a worker holds "),
-        (
-            {"batch": 500, "slots": 1, "joins": 16_000.0},
-            {"page_ms": 15_000.0},
-            r"a slot takes [\d,]+ s for a step of 3,",
-        ),
-        (
-            {"batch": 500, "slots": 1, "joins": 5_000.0},
-            {"touched_set_ms": 1.0},
-            r"a slot takes [\d,]+ s for a step of 3,",
-        ),
+        ({"batch": 500, "joins": 20_000.0}, {}, r"gets 72,000,000 joins, a worker holds .*: at least \d+ slots"),
+        ({"batch": 500, "joins": 16_000.0}, {"page_ms": 15_000.0}, r"a slot takes [\d,]+ s for a step of 3,"),
+        ({"batch": 500, "joins": 5_000.0}, {"touched_set_ms": 1.0}, r"a slot takes [\d,]+ s for a step of 3,"),
+        ({"joins": 16_000.0}, {"page_ms": 6_000.0}, r"batches of 10(;|$)"),  # rows take too long
     ],
 )
 def test_a_step_that_cannot_be_finished_is_refused_with_what_helps(
     change: dict[str, Any], measured: dict[str, float], reason: str
 ) -> None:
     values = {**MEASURED, **measured}
-    load = replace(ALIKE, **change)
-    with pytest.raises(CostError, match=reason) as refused:
+    load = replace(ALIKE, slots=1, **change)
+    with pytest.raises(CostError, match=f"with 1 slot a step never finishes: .*{reason}") as refused:
         scale.check_finishes(load, values)
-    assert seconds_until_done(load, values) is None or "holds" in reason or "a slot takes" in reason
     helps = str(refused.value).partition("What helps: ")[2].split("; ")
     assert helps
     for text in helps:
@@ -127,12 +110,6 @@ def test_a_step_that_cannot_be_finished_is_refused_with_what_helps(
         scale.check_finishes(better, values)
 
 
-def test_larger_batches_help_where_rows_take_too_long() -> None:
-    single = replace(ALIKE, joins=16_000.0, slots=1)
-    with pytest.raises(CostError, match=r"batches of 10(;|$)"):
-        scale.check_finishes(single, {**MEASURED, "page_ms": 6_000.0})
-
-
 def test_a_load_for_no_number_of_slots_is_to_be_split() -> None:
     one_set = replace(ALIKE, joins=100_000.0, batch=500, sets=1, slots=256)
     assert scale.least_slots(one_set, MEASURED) is None
@@ -142,16 +119,16 @@ def test_a_load_for_no_number_of_slots_is_to_be_split() -> None:
 
 def test_a_workload_needs_enough_slots_for_its_rows_and_workers() -> None:
     slow = {**MEASURED, "touched_set_ms": 1.0, "member_ms": 0.0, "row_ms": 0.0, "packed_join_ms": 0.0}
-    load = scale.with_slots(Workload(PARAMETERS, 5_000.0, sets=10**9, exponent=0.0), slow)
+    load = scale.with_slots(Workload(PUBLISHED, 5_000.0, sets=10**9, exponent=0.0), slow)
     needed = scale.needs(load, slow)
     # 17.8 million touched sets at 1 ms are 17,838 s of work; 1,560 s are left before the tick.
     assert needed.slots == load.slots == 16
     assert 12 <= needed.workers <= 14
     assert needed.limits == ()
     assert scale.needs(replace(load, joins=100.0), slow).slots == 1
-    by_rows = Workload(PARAMETERS, 40_000.0, sets=10**6, exponent=0.0)
+    by_rows = Workload(PUBLISHED, 40_000.0, sets=10**6, exponent=0.0)
     quick = dict.fromkeys(MEASURED, 0.0)
-    assert scale.least_slots(replace(by_rows, parameters=replace(PARAMETERS, period=300)), quick) == 4
+    assert scale.least_slots(replace(by_rows, parameters=replace(PUBLISHED, period=300)), quick) == 4
 
 
 @pytest.mark.parametrize(
@@ -162,23 +139,20 @@ def test_a_workload_needs_enough_slots_for_its_rows_and_workers() -> None:
         ({"joins": 11_000.0}, "API Gateway takes 11,005 requests/s, the default quota is 10,000"),
         ({"crossed": 10**8}, "Statuses takes .* units/s until the tick"),
         ({"joins": 200_000.0}, "Lambda runs .* functions at once, the default quota is 1,000"),
-        (
-            {"joins": 16_000.0, "batch": 500, "sets": 10**9, "slots": 4},
-            r"a slot takes [\d,]+ s for a step, its tick is 600",
-        ),
+        ({"joins": 16_000.0, "batch": 500, "sets": 10**9, "slots": 4}, r"a slot takes [\d,]+ s .*, its tick is 600"),
     ],
 )
 def test_the_limits_that_a_workload_meets_are_named(change: dict[str, Any], limit: str) -> None:
     assert scale.needs(ALIKE, MEASURED).limits == ()
     load = replace(ALIKE, **change)
     if "600" in limit:
-        load = replace(load, parameters=replace(PARAMETERS, period=600, window=4320))
+        load = replace(load, parameters=replace(PUBLISHED, period=600, window=4320))
     met = scale.needs(load, MEASURED).limits
     assert any(re.search(limit, text) for text in met), met
 
 
 def test_the_table_covers_rates_batches_and_spreads() -> None:
-    rows = list(scale.table(PARAMETERS, MEASURED, PRICES))
+    rows = list(scale.table(PUBLISHED, MEASURED, PRICES))
     assert len(rows) == 3 * 2 * 3
     for row in rows:
         if row.bill is None:

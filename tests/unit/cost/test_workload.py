@@ -15,11 +15,10 @@ from kanon.cost.workload import Workload, logged, packed_bytes, sealed_bytes
 from kanon.dynamo.units import item_size, write_units
 from kanon.gate.slots import Layout
 from kanon.gate.storage.aws.step_log import Row, pack_all
-from kanon.gate.types import read_types
 from tests.infrastructure.template import ROOT, functions, read
+from tests.unit.examples import PUBLISHED
 
-PARAMETERS = read_types('{"t": {"k": 50, "window": 720, "profile": "published"}}', 3600)["t"].parameters
-LOAD = Workload(PARAMETERS, 100.0, queries=5.0, sets=100_000)
+LOAD = Workload(PUBLISHED, 100.0, queries=5.0, sets=100_000)
 MEASURED, PRICES = read_measured(), read_prices()
 
 
@@ -113,7 +112,7 @@ def test_the_units_of_a_batch_equal_the_mean_of_random_batches() -> None:
 
 
 def test_quantities_of_a_steady_load_grow_in_proportion() -> None:
-    alike = Workload(PARAMETERS, 1_000.0, queries=50.0, sets=10**9, exponent=0.0)
+    alike = Workload(PUBLISHED, 1_000.0, queries=50.0, sets=10**9, exponent=0.0)
     once, twice = usage(alike, MEASURED), usage(replace(alike, joins=2_000.0, queries=100.0), MEASURED)
     for name in ("apigateway.http", "dynamodb.write", "dynamodb.read", "logs.ingested", "lambda.arm64"):
         assert twice[name] == pytest.approx(2 * once[name], rel=0.01), name
@@ -137,7 +136,7 @@ def test_where_nothing_crosses_only_the_first_query_after_a_tick_reads_sets() ->
 
 @pytest.mark.parametrize(("sets", "slots"), [(1_100_000, 1), (9 * 10**6, 16)])
 def test_more_true_sets_than_fit_into_an_object_or_into_memory_are_read_from_the_table(sets: int, slots: int) -> None:
-    many = Workload(PARAMETERS, 10**6, batch=500, queries=1.0, hashes=30, sets=sets, exponent=0.0, slots=slots)
+    many = Workload(PUBLISHED, 10**6, batch=500, queries=1.0, hashes=30, sets=sets, exponent=0.0, slots=slots)
     assert many.popular == sets
     read, without = (usage(one, MEASURED) for one in (many, replace(many, queries=0.0)))
     assert read["dynamodb.read"] - without["dynamodb.read"] == pytest.approx(730 * (3600 * 31 + slots) / 2)
@@ -160,7 +159,7 @@ def test_only_lines_that_the_functions_write_are_charged() -> None:
         document = read(ROOT / file)
         for name, function in functions(document).items():
             assert function["LoggingConfig"]["SystemLogLevel"] == "WARN", name
-    joins_only = Workload(PARAMETERS, 1_000.0, slots=1)
+    joins_only = Workload(PUBLISHED, 1_000.0, slots=1)
     joins, environments = 1_000 * 3600 * 730, math.ceil(1_000 * (1.14 * 1769 / 512 + 5) / 1000)
     lines = (0.001 * joins + environments * 60 * 730) * MEASURED["join_log_bytes"]
     lines += joins * MEASURED["access_log_bytes"] + 730 * MEASURED["evaluate_log_bytes"]
@@ -169,7 +168,7 @@ def test_only_lines_that_the_functions_write_are_charged() -> None:
 
 def test_seldom_joins_write_a_line_each() -> None:
     """An environment waits a minute for its next line; a join comes every 100 s."""
-    seldom = Workload(PARAMETERS, 0.01, sets=10, slots=1)
+    seldom = Workload(PUBLISHED, 0.01, sets=10, slots=1)
     lines = 0.01 * 3600 * 730 * (MEASURED["join_log_bytes"] + MEASURED["access_log_bytes"])
     lines += 730 * MEASURED["evaluate_log_bytes"]
     assert usage(seldom, MEASURED)["logs.ingested"] * 1e9 == pytest.approx(lines)

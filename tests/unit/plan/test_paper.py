@@ -1,7 +1,5 @@
 """The paper's numbers, recomputed."""
 
-from math import exp
-
 import numpy as np
 import pytest
 
@@ -15,19 +13,8 @@ from kanon.plan.paper import (
 )
 
 
-def discrete_delta(epsilon: float, truncation: int) -> float:
-    """The delta of one draw from its discrete form, in closed form. The tables agree to a relative error of 1e-8."""
-    r = exp(-epsilon)
-    return exp(-epsilon * truncation) * (1 - r) / (1 + r - 2 * r ** (truncation + 1))
-
-
 def test_the_delta_of_the_continuous_noise_has_its_known_value() -> None:
     assert continuous_delta(0.75, 25) == pytest.approx(4.01792338609910e-9, rel=1e-12)
-
-
-@pytest.mark.parametrize(("truncation", "delta"), [(25, 2.57807080803740e-9), (24, 5.45777597158488e-9)])
-def test_the_delta_of_the_discrete_noise_has_its_known_value(truncation: int, delta: float) -> None:
-    assert discrete_delta(0.75, truncation) == pytest.approx(delta, rel=1e-12)
 
 
 @pytest.mark.parametrize(("window", "delta"), [(168, 2.716e-6), (720, 1.159e-5)])
