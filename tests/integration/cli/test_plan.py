@@ -25,24 +25,6 @@ def run(*arguments: str) -> Result:
     return CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, ["plan", *arguments])
 
 
-def test_the_table_shows_laws_bounds_and_zone() -> None:
-    shown = run("--window", "168").output
-    for expected in (
-        "k = 50, window = 168 steps of 3600 s",
-        "threshold noise (mu)",
-        "one join: paper's bound",
-        "does not apply",
-        "one join: interval-aware bound",
-        "never true below",
-        "99% zone, clients                        │                    9",
-        "surely true from",
-        "members kept",
-        "bytes of a full set",
-        "expected delay, steps",
-    ):
-        assert expected in shown
-
-
 def test_json_has_the_keys_a_program_needs() -> None:
     told = json.loads(run("--window", "168", "--json").output)
     assert {"laws", "bounds", "neverTrueBelow", "surelyTrueFrom", "zone99"} <= told.keys()
@@ -74,11 +56,17 @@ def test_a_plan_on_the_grid_has_the_wider_zone_of_the_grid() -> None:
     assert true - false == 12
 
 
-def test_delay_partial_counts_and_the_least_possible_zone_stand_beside_the_zone() -> None:
+def test_the_table_shows_laws_bounds_and_what_stands_beside_the_zone() -> None:
     shown = run("--window", "168").output
+    assert "k = 50, window = 168 steps of 3600 s" in shown
+    assert "expected delay, steps" in shown
     rows = {
         line.split("│")[1].strip(): line.split("│")[2].strip() for line in shown.splitlines() if line.count("│") == 3
     }
+    other = "threshold noise (mu)", "one join: interval-aware bound", "never true below", "surely true from"
+    assert {*other, "members kept", "bytes of a full set"} <= rows.keys()
+    assert rows["one join: paper's bound"] == "does not apply"
+    assert rows["99% zone, clients"] == "9"
     assert rows["mean delay at its upper end, steps"] == "0.08"
     assert rows["steps with a partial count, while false"] == "3.8%"
     assert rows["steps a crossing is kept"] == str(4368 + 168)
@@ -129,31 +117,6 @@ def test_the_papers_figures_are_printed_for_every_reading(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--epsilon", "three"), "--epsilon must be a decimal such as 2.25 or 1e-5, not 'three'"),
-        (("--epsilon", "1/3"), "--epsilon must be a decimal between 0.01 and 20, not 1/3"),
-        (("--epsilon", "0"), "--epsilon must be a decimal between 0.01 and 20, not 0"),
-        (("--epsilon", "nan"), "--epsilon must be a decimal such as"),
-        (("--delta", "1"), "--delta must be below 0.01, not 1"),
-        (("--delta", "0.01"), "--delta must be below 0.01, not 0.01"),
-        (("--delta", "2"), "--delta must be a decimal between 1e-15 and 1, not 2"),
-        (("--delta", "0"), "--delta must be a decimal between 1e-15 and 1, not 0"),
-        (("--compare", "--profile", "sharp"), "leave --profile out"),
-        (("--profile", "crossing", "--restart", "grid"), "--restart has no effect with --profile"),
-        (("--profile", "crossng"), "not 'crossng' (did you mean crossing?)"),
-        (("--window", "1"), "--window"),
-        (("--unit", "year", "--restart", "grid"), "--unit year needs a hold"),
-        (("--unit", "year", "--epsilon", "1001"), "--epsilon must be a decimal between 0.01 and 1000, not 1001"),
-    ],
-)
-def test_a_wrong_option_says_what_to_give(arguments: tuple[str, ...], message: str) -> None:
-    result = run(*arguments)
-    assert result.exit_code == 2
-    assert message in " ".join(result.output.replace("│", " ").split())
-
-
-@pytest.mark.parametrize(
     ("arguments", "warnings"),
     [
         (("--epsilon", "12"), ["epsilon 12 is above 10"]),
@@ -166,20 +129,3 @@ def test_a_weak_target_is_warned_of(arguments: tuple[str, ...], warnings: list[s
     assert result.exit_code == 0
     found = [line for line in result.stderr.splitlines() if line.startswith("Warning: ")]
     assert [text in line for text, line in zip(warnings, found, strict=True)] == [True] * len(warnings)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--epsilon", "0.5"), "raise k, epsilon or delta"),
-        (
-            ("--profile", "blunt"),
-            "profile must be one of balanced, balanced-2, crossing, published, returning, sharp, sharp-2",
-        ),
-        (("--profile", "published", "--epsilon", "2"), "choose another profile"),
-    ],
-)
-def test_a_target_that_cannot_be_met_says_what_to_change(arguments: tuple[str, ...], message: str) -> None:
-    result = run(*arguments)
-    assert result.exit_code == 2
-    assert message in result.output

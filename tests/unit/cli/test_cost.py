@@ -117,28 +117,3 @@ def test_the_dollars_of_the_guide_are_those_of_the_command() -> None:
     ten, thousand = (bill(lists.usage(Workload(PUBLISHED, joins, value=32)), read_prices()) for joins in (10, 1000))
     watched = dict(ten.by_service())["CloudWatch"]
     assert stated == [(f"${ten.total:.0f}", f"${watched:.2f}", f"${thousand.total:.0f}")]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "message"),
-    [
-        (["--batch", "501"], 2, "kanon cost: batch must lie between 1 and 500, not 501"),
-        (["--prices", "nowhere.json"], 2, "kanon cost: nowhere.json cannot be read: No such file or directory"),
-        (["--period", "100000"], 2, "'--period': Input should be less than or equal to 86400"),
-        (["--hashes", "5"], 2, "--hashes has no effect without queries"),
-        *(
-            (["--joins", "0", *given], 2, f"{given[0]} has no effect without joins")
-            for given in (["--batch", "9"], ["--sets", "9"], ["--popularity", "0"])
-        ),
-        (["--slots", "3"], 2, "kanon cost: slots must be a power of two up to 256, not 3"),
-        (["--slots", "0"], 2, "kanon cost: slots must be a power of two up to 256, not 0"),
-        (["--table", "elsewhere", "--joins", "1"], 2, "with --table: leave it out"),
-        (["--type", "{"], 2, "not valid JSON"),
-        (["--type", '{"k": 0}', "--type", '{"k": 1}'], 2, "Invalid value"),
-    ],
-)
-def test_bad_input_says_what_to_change(arguments: list[str], status: int, message: str) -> None:
-    ran = run(*arguments)
-    assert ran.exit_code == status
-    assert message in ran.output
-    assert "Traceback" not in ran.output

@@ -162,13 +162,34 @@ REFUSED = [
         ["spans 70,389,505 steps, more than 1,048,576, from 1970-01-01 to 9999-12-31", "or give --from and --to"],
     ),
     (["demo", "--plot", "x.txt"], ["--plot", "a name that ends in .svg"]),
-    (["demo", "--type", ONE_TYPE, "--types", "empty"], ["give --type or --types, not both"]),
     (["demo", "--seed", "-1"], ["--seed", "greater than or equal to 0"]),
     (["plan", "--plot", "x.txt"], ["--plot", "a name that ends in .png"]),
     (["plan", "--paper", "x.txt"], ["--paper", "a name that ends in .png"]),
-    (["plan", "--epsilon", "two"], ["--epsilon must be a decimal"]),
-    (["plan", "--profile", "foo"], ["profile must be one of"]),
+    (["plan", "--epsilon", "three"], ["--epsilon must be a decimal such as 2.25 or 1e-5, not 'three'"]),
+    (["plan", "--epsilon", "1/3"], ["--epsilon must be a decimal between 0.01 and 20, not 1/3"]),
+    (["plan", "--epsilon", "0"], ["--epsilon must be a decimal between 0.01 and 20, not 0"]),
+    (["plan", "--epsilon", "nan"], ["--epsilon must be a decimal such as"]),
+    (["plan", "--delta", "1"], ["--delta must be below 0.01, not 1"]),
+    (["plan", "--delta", "0.01"], ["--delta must be below 0.01, not 0.01"]),
+    (["plan", "--delta", "2"], ["--delta must be a decimal between 1e-15 and 1, not 2"]),
+    (["plan", "--delta", "0"], ["--delta must be a decimal between 1e-15 and 1, not 0"]),
     (["plan", "--compare", "--profile", "sharp"], ["leave --profile out"]),
+    (["plan", "--profile", "crossing", "--restart", "grid"], ["--restart has no effect with --profile"]),
+    (
+        ["plan", "--profile", "crossng"],
+        [
+            "profile must be one of balanced, balanced-2, crossing, published, returning, sharp",
+            "did you mean crossing?",
+        ],
+    ),
+    (["plan", "--window", "1"], ["--window"]),
+    (["plan", "--unit", "year", "--restart", "grid"], ["--unit year needs a hold"]),
+    (
+        ["plan", "--unit", "year", "--epsilon", "1001"],
+        ["--epsilon must be a decimal between 0.01 and 1000, not 1001"],
+    ),
+    (["plan", "--epsilon", "0.5"], ["raise k, epsilon or delta"]),
+    (["plan", "--profile", "published", "--epsilon", "2"], ["choose another profile"]),
     (["reports", "demo", "--plot", "x.txt"], ["--plot", "a name that ends in .png"]),
     (["reports", "demo", "--log", "empty"], ["no column 'time'"]),
     (["risk", "uniqueness", "empty", "--plot", "x.txt"], ["--plot", "a name that ends in .png"]),
@@ -187,11 +208,51 @@ REFUSED = [
         ["kanon risk no-noise: ", "requires an argument: see kanon risk no-noise --help"],
     ),
     (["simulate"], ["Missing argument", "log"]),
+    (["simulate", "/no/such/log.csv"], ["check the path"]),
+    (["simulate", "empty", "--k", "many"], ["whole numbers separated by commas"]),
+    (["simulate", "empty", "--window", "1.5"], ["whole numbers separated by commas"]),
+    (["simulate", "empty", "--window", "0"], ["positive whole numbers"]),
+    (["simulate", "empty", "--k", "9" * 30], ["positive whole numbers"]),
+    (
+        ["simulate", "empty", "--profile", "published,crossng"],
+        ["--profile: profile must be one of balanced, balanced-2, crossing", "not 'crossng' (did you mean crossing?)"],
+    ),
+    (["simulate", "empty", "--window", "24,1"], ["--window: must be at least 2, not 1"]),
+    (
+        ["simulate", "empty", "--window", "24,70000"],
+        ["--k or --window: type 'fledge': window: Input should be less than or equal to"],
+    ),
+    (["simulate", "empty", "--columns", "a,b"], ["--columns: give three names"]),
+    (
+        ["simulate", "line.csv", "--columns", "a,b,c"],
+        ["expected a, b, c; check that line 1 is the header, and the names of columns (--columns TIME,SET,CLIENT)"],
+    ),
+    (
+        ["simulate", "empty", "--k", ",".join(map(str, range(50, 75))), "--profile", "sharp-2"],
+        ["25 combinations are more than 24"],
+    ),
+    (["simulate", "empty", "--type", "{}", "--types", "x"], ["give --type or --types, not both"]),
+    (["simulate", "empty", "--period", "0"], ["--period"]),
+    (["simulate", "empty", "--noise-key", "x"], ["No such option"]),
+    (["simulate", "empty", "--prices", "/no/such/file"], ["cannot be read"]),
+    (["simulate", "empty", "--html", "/dev/null/x"], ["cannot be written"]),
     (["simulate", "empty", "--type", ONE_TYPE, "--k", "20"], ["--k has no effect", "change the type"]),
     (["simulate", "empty", "--type", ONE_TYPE, "--profile", "sharp"], ["--profile has no effect"]),
     (["plan", "--paper", "x.png", "--k", "50"], ["--k has no effect with --paper"]),
     (["cost", "--jobs", "1"], ["--jobs has no effect", "give --reports"]),
-    (["cost", "--table", "scale", "--joins", "10"], ["--joins has no effect with --table"]),
+    (["cost", "--table", "elsewhere", "--joins", "1"], ["--joins has no effect with --table: leave it out"]),
+    (["cost", "--batch", "501"], ["kanon cost: batch must lie between 1 and 500, not 501"]),
+    (["cost", "--prices", "nowhere.json"], ["kanon cost: nowhere.json cannot be read: No such file or directory"]),
+    (["cost", "--period", "100000"], ["'--period': Input should be less than or equal to 86400"]),
+    (["cost", "--hashes", "5"], ["--hashes has no effect without queries"]),
+    *(
+        (["cost", "--joins", "0", *given], [f"{given[0]} has no effect without joins"])
+        for given in (["--batch", "9"], ["--sets", "9"], ["--popularity", "0"])
+    ),
+    (["cost", "--slots", "3"], ["kanon cost: slots must be a power of two up to 256, not 3"]),
+    (["cost", "--slots", "0"], ["kanon cost: slots must be a power of two up to 256, not 0"]),
+    (["cost", "--type", "{"], ["not valid JSON"]),
+    (["cost", "--type", '{"k": 0}', "--type", '{"k": 1}'], ["Invalid value"]),
     (["cost", "--table", "reports", "--type", ONE_TYPE], ["--type has no effect with --table"]),
     (["plan", "more"], ["unexpected extra argument"]),
     (["foo"], ["No such command"]),
@@ -207,6 +268,7 @@ def test_a_bad_option_gets_status_2_and_one_line_that_says_what_to_change(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").touch()
     (tmp_path / "list.json").write_text("[]")
+    (tmp_path / "line.csv").write_text("time,set,client\n")
     (tmp_path / "far.csv").write_text("time,set,client\n1970-01-01,a,b\n9999-12-31,a,b\n")
     (tmp_path / "period.json").write_text('{"Period": 5}')
     status, output = run(*arguments)
