@@ -7,6 +7,7 @@ on a grid for all instances at once, with restart after the crossing for the nex
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,14 +23,13 @@ from kanon.gate.mechanism.vectorised import (
     threshold_noise,
 )
 from kanon.noise.laws import Law
-from kanon.simulate.presence import Bools, Ints, MemberJoins, Runs, Stretches, runs_of, stretches_of
+from kanon.simulate.presence import Bools, Ints, MemberJoins, Runs, Stretches, by_set, runs_of, stretches_of
 
 _FAR = np.iinfo(np.int64).max // 2
 """Later than every step, and above every count."""
 
 
-@dataclass(frozen=True)
-class Crossings:
+class Crossings(NamedTuple):
     """Crossings, sorted by set and time. A set reads true in the steps ``begins`` to ``ends - 1``. Each array is (n,).
 
     ``ends`` is the end of the instance or of the hold; it may be after the end of the log.
@@ -45,10 +45,7 @@ class Crossings:
 
     def and_of_others(self, others: "Crossings") -> "Crossings":
         """These crossings, and those of other sets."""
-        sets = np.concatenate((self.sets, others.sets))
-        order = np.argsort(sets, kind="stable")
-        begins, ends = np.concatenate((self.begins, others.begins)), np.concatenate((self.ends, others.ends))
-        return Crossings(sets[order], begins[order], ends[order])
+        return Crossings(*by_set(self, others))
 
 
 @dataclass(frozen=True)

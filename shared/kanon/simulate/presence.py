@@ -4,7 +4,9 @@ A *member* is a client or a token in a set. All arrays are integers, one entry p
 covers the steps from ``begins`` up to, but not including, ``ends``.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,8 +82,7 @@ def runs_of(joins: MemberJoins, window: int, until: Ints | None = None) -> Runs:
     return Runs(owners, joins.set_of[owners], steps[begins], ends if until is None else np.minimum(ends, until[last]))
 
 
-@dataclass(frozen=True)
-class Stretches:
+class Stretches(NamedTuple):
     """Intervals of steps with a constant count of a set, not 0, sorted by set and time. Each array is (n,)."""
 
     sets: Ints
@@ -95,13 +96,13 @@ class Stretches:
 
     def and_of_others(self, others: "Stretches") -> "Stretches":
         """These stretches, and those of other sets."""
-        order = np.argsort(np.concatenate((self.sets, others.sets)), kind="stable")
-        pairs = zip(
-            (self.sets, self.begins, self.ends, self.counts),
-            (others.sets, others.begins, others.ends, others.counts),
-            strict=True,
-        )
-        return Stretches(*(np.concatenate(pair)[order] for pair in pairs))
+        return Stretches(*by_set(self, others))
+
+
+def by_set(some: Sequence[Ints], others: Sequence[Ints]) -> Iterator[Ints]:
+    """The columns of the rows of both, sorted by set, which is the first column."""
+    order = np.argsort(np.concatenate((some[0], others[0])), kind="stable")
+    return (np.concatenate(pair)[order] for pair in zip(some, others, strict=True))
 
 
 def stretches_of(runs: Runs, until: int) -> Stretches:
