@@ -119,8 +119,7 @@ def progress(what: str, total: int, clock: Callable[[], float] = time.monotonic)
         with _bar(what, total) as advance:
             yield advance
         return
-    lines = _Lines(what, total, clock)
-    yield lines.advance
+    yield _Lines(what, total, clock).advance
 
 
 @contextmanager

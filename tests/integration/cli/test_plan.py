@@ -25,16 +25,6 @@ def run(*arguments: str) -> Result:
     return CliRunner(env={"COLUMNS": "200", "NO_COLOR": "1"}).invoke(app, ["plan", *arguments])
 
 
-def test_json_has_the_keys_a_program_needs() -> None:
-    told = json.loads(run("--window", "168", "--json").output)
-    assert {"laws", "bounds", "neverTrueBelow", "surelyTrueFrom", "zone99"} <= told.keys()
-    assert told["bounds"]["paper"] is None
-    assert told["bounds"]["intervalAware"]["epsilon"] == 3
-    assert told["bounds"]["intervalAware"]["delta"] <= 1e-5
-    false, true = told["zone99"]
-    assert true - false <= 9
-
-
 def test_a_profile_keeps_its_split_of_epsilon() -> None:
     told = json.loads(run("--profile", "sharp", "--delta", "1e-8", "--json").output)
     assert [told["laws"][role]["epsilon"] for role in ("threshold", "query")] == ["0.9", "1.2"]

@@ -222,17 +222,26 @@ def chained(law: np.ndarray, length: int, lost: int) -> float:
     return expected
 
 
-@pytest.mark.parametrize("hold", [6, 8])
-def test_the_delay_and_the_late_answers_equal_those_of_a_chain_of_searches(hold: int) -> None:
-    """Against sums over what happens, search by search: restart after the crossing, with small epochs."""
-    parameters = replace(SMALL, restart=CrossingRestart(hold, 15))
-    plan, w, epoch = Plan("small", parameters), parameters.window, 15
+RESTARTED = [replace(SMALL, restart=CrossingRestart(hold, 15)) for hold in (6, 8)]
+
+
+@pytest.mark.parametrize("parameters", [SMALL, ONE_SIDED, *RESTARTED])
+def test_the_expected_delay_equals_that_of_a_chain_of_instances_or_of_searches(parameters: Parameters) -> None:
+    """Against a sum over what happens, one by one, until nothing is left to happen."""
+    plan, w, restart = Plan("small", parameters), parameters.window, parameters.restart
+    length, lost = (w, 0) if restart is None else (restart.epoch, w - 1)
     for count, delay in zip(plan.counts, plan.expected_delay, strict=True):
-        law = first_crossing(parameters, [count] * epoch)
+        law = first_crossing(parameters, [count] * length)
         if law[-1] > 1 - 1e-12:
             assert delay == np.inf
             continue
-        assert delay == pytest.approx(chained(law, epoch, w - 1), rel=1e-6, abs=1e-12)
+        assert delay == pytest.approx(chained(law, length, lost), rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize("parameters", RESTARTED)
+def test_the_late_answers_equal_those_of_a_chain_of_searches(parameters: Parameters) -> None:
+    assert parameters.restart is not None
+    hold, epoch = parameters.restart.hold, parameters.restart.epoch
 
     def late(count: int, higher: int, begin: int) -> Fraction:
         """From a search that begins so many steps before the last one."""
@@ -240,23 +249,10 @@ def test_the_delay_and_the_late_answers_equal_those_of_a_chain_of_searches(hold:
         later = (law[j] * late(count, higher, begin - j - hold) for j in range(begin) if begin - j - hold >= 0)
         return law[-1] + sum(later, Fraction(0))
 
-    low, high = plan.zone
+    low, high = Plan("small", parameters).zone
     for count in range(low - 2, high):
         exact = late(count, high, epoch - 1)
         assert false_after_silence(parameters, count, high) == pytest.approx(float(exact), rel=1e-9, abs=1e-12)
-
-
-@pytest.mark.parametrize("parameters", [SMALL, ONE_SIDED], ids=["two-sided", "one-sided"])
-def test_the_expected_delay_equals_the_delay_of_the_chain_of_instances(parameters: Parameters) -> None:
-    """Against a sum over what happens, instance by instance, until nothing is left to happen."""
-    plan = Plan("small", parameters)
-    w = parameters.window
-    for count, delay in zip(plan.counts, plan.expected_delay, strict=True):
-        law = first_crossing(parameters, [count] * w)
-        if law[-1] > 1 - 1e-12:
-            assert delay == np.inf
-            continue
-        assert delay == pytest.approx(chained(law, w, 0), rel=1e-6, abs=1e-12)
 
 
 def test_the_delay_falls_and_the_curves_rise_with_the_count() -> None:
