@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -313,7 +313,7 @@ class _Shards(_Local, Shards):
 
 @dataclass(frozen=True)
 class _NoBudget:
-    """The commit of a local job. The tool keeps no ledger: nothing is taken, and nothing is ever short."""
+    """The commit of a local job. The tool keeps no ledger: nothing is taken."""
 
     jobs: MemoryJob
 
@@ -333,11 +333,10 @@ class _NoBudget:
     def abort(self, *_: Any) -> None:
         """Nothing is held."""
 
-    def short(self, *_: Any) -> frozenset[Unit]:
-        return frozenset()
-
-    def named(self, *_: Any) -> list[dict[str, Any]]:
-        return []
+    @property
+    def budgets(self) -> Never:
+        """No local job asks what is left: none skips units that are short, and none is refused for them."""
+        raise NotImplementedError
 
 
 def read_inputs(places: Sequence[Path]) -> tuple[Path, ...]:

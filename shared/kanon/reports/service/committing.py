@@ -58,7 +58,7 @@ class CommitOutcome(Enum):
 
 
 class Spending(Protocol):
-    """What the stages need of budgets, wherever they are. :class:`Committing` says what each method promises."""
+    """What the stages need of budgets, wherever they are; :class:`Committing` says what commit and abort promise."""
 
     def commit(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str, **values: Any) -> CommitOutcome:
         """Take the amount and commit the job, or do neither."""
@@ -66,13 +66,9 @@ class Spending(Protocol):
     def abort(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str) -> CommitOutcome | None:
         """Return what the job holds."""
 
-    def short(self, units: Sequence[Unit], amount: Amount) -> frozenset[Unit]:
-        """The units with less left than the amount."""
-
-    def named(
-        self, sources: Collection[ReportSource], filtering_ids: Sequence[int], amount: Amount
-    ) -> list[dict[str, Any]]:
-        """The first units that are short of budget, in the aggregation service's shape."""
+    @property
+    def budgets(self) -> BudgetsLeft:
+        """What is left."""
 
 
 @dataclass(frozen=True)
@@ -140,16 +136,6 @@ class Committing:
             if refused is not None and refused[0] is not None:
                 return CommitOutcome.LEFT
         return None
-
-    def short(self, units: Sequence[Unit], amount: Amount) -> frozenset[Unit]:
-        """The units with less left than the amount, strongly consistent."""
-        return frozenset(unit for unit, _ in exhausted(self.budgets, units, amount))
-
-    def named(
-        self, sources: Collection[ReportSource], filtering_ids: Sequence[int], amount: Amount
-    ) -> list[dict[str, Any]]:
-        """The first units that are short of budget, in the aggregation service's shape, with what is left of each."""
-        return named_exhausted(self.budgets, sources, filtering_ids, amount)
 
     def _takes(self, part: Sequence[Charge], job: str, amount: Amount, claim: str) -> list[dict[str, Any]]:
         return [write for charge in part for write in self.budgets.take(charge, job, amount, claim)]

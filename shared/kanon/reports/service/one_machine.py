@@ -6,18 +6,18 @@ to do, as the sweep does on AWS.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kanon.reports.errors import JobError
 from kanon.reports.job import Amount
-from kanon.reports.service.committing import CommitOutcome, exhausted, named_exhausted
+from kanon.reports.service.committing import CommitOutcome
 from kanon.reports.service.rotation import NO_KEYS_MESSAGE, Rotation, new_epoch
 from kanon.reports.service.shards import Ring, Shards
 from kanon.reports.service.stages import Stages
 from kanon.reports.service.storing import ReportBatch
-from kanon.reports.shared_info import DAY, ReportSource, Unit
+from kanon.reports.shared_info import DAY
 from kanon.reports.storage.budgets import Charge
 from kanon.reports.storage.disk import NAME, FileBudgets, FileRing, FolderObjects, ReportsFile
 from kanon.reports.storage.key_ring import StoredRing
@@ -76,16 +76,6 @@ class FileSpending:
             return CommitOutcome.SPENT
         row = self.file.read(job)
         return None if row is not None and row.state is State.ABORTING else CommitOutcome.LEFT
-
-    def short(self, units: Sequence[Unit], amount: Amount) -> frozenset[Unit]:
-        """The units with less left than the amount."""
-        return frozenset(unit for unit, _ in exhausted(self.budgets, units, amount))
-
-    def named(
-        self, sources: Collection[ReportSource], filtering_ids: Sequence[int], amount: Amount
-    ) -> list[dict[str, Any]]:
-        """The first units that are short of budget, in the aggregation service's shape, with what is left of each."""
-        return named_exhausted(self.budgets, sources, filtering_ids, amount)
 
     def _is_enough(self, charges: Sequence[Charge], amount: Amount) -> bool:
         for charge in charges:

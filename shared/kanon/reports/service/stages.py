@@ -23,7 +23,7 @@ from kanon.reports.errors import Counter, JobError, check_errors
 from kanon.reports.histogram import Histogram, skip_lists
 from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, JobRequest
 from kanon.reports.noise import Noised, Randomness, reduce_partition
-from kanon.reports.service.committing import CommitOutcome, Spending
+from kanon.reports.service.committing import CommitOutcome, Spending, exhausted, named_exhausted
 from kanon.reports.service.released import ReleasedKeys
 from kanon.reports.service.rotation import REPLACED, SPENT_MESSAGE
 from kanon.reports.service.shards import (
@@ -392,7 +392,8 @@ class Stages(Worker):
     def _short_of_budget(self, request: JobRequest, shards: Sequence[Shard]) -> frozenset[ReportSource]:
         """The sources whose units have less left than the job asks for."""
         sources = frozenset(chain.from_iterable(shard.sources for shard in shards))
-        short = self.committing("").short(units(sources, request.filtering_ids), request.amount)
+        charged = units(sources, request.filtering_ids)
+        short = {unit for unit, _ in exhausted(self.committing("").budgets, charged, request.amount)}
         return frozenset(source for source in sources if not short.isdisjoint(units([source], request.filtering_ids)))
 
     def _name_exhausted(self, row: JobRow, request: JobRequest, sources: Collection[ReportSource], what: str) -> None:
@@ -400,7 +401,7 @@ class Stages(Worker):
         folder = request.output_prefix.rpartition("/")[0]
         job = sha256(row.job.encode()).hexdigest()[:8]
         name = f"{folder}/" * bool(folder) + f"privacy_budget_{what}_{moment(row.received_at)}_{job}.json"
-        named = self.committing("").named(sources, request.filtering_ids, request.amount)
+        named = named_exhausted(self.committing("").budgets, sources, request.filtering_ids, request.amount)
         body = {"privacy_budget_exhausted_info": {"aggregatable_input_budget_consumption_info": named}}
         try:
             self.bucket(request.output_bucket).put_new(name, json.dumps(body, indent=1).encode())
