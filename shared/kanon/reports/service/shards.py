@@ -22,7 +22,16 @@ from kanon.reports.job import MOST_KEYS, Domain, JobRequest
 from kanon.reports.mapping import Mapped, Selection, map_reports
 from kanon.reports.noise import MECHANISM
 from kanon.reports.storage.objects import ObjectStore, Stored, inputs
-from kanon.reports.storage.report_jobs import BEFORE_COMMIT, PIECES, JobRow, JobsTable, MapMessage, StageMessage, State
+from kanon.reports.storage.report_jobs import (
+    BEFORE_COMMIT,
+    PIECES,
+    STAGES,
+    JobRow,
+    JobsTable,
+    MapMessage,
+    StageMessage,
+    State,
+)
 from kanon.reports.storage.work import Work, sources_of
 
 if TYPE_CHECKING:
@@ -118,12 +127,8 @@ def inputs_of(request: JobRequest, bucket: Bucket, received_at: int) -> Inputs:
     return Inputs(shards, None if request.domain is None else _declared(request.domain, bucket))
 
 
-def write_plan(row: JobRow, request: JobRequest, ring: Ring, work: Work, inputs: Inputs) -> tuple[str, JobPlan]:
-    """Write the plan of a job.
-
-    Returns:
-        The plan's name, and the plan.
-    """
+def write_plan(row: JobRow, request: JobRequest, ring: Ring, work: Work, inputs: Inputs) -> str:
+    """Write the plan of a job. Returns its name."""
     if row.secret is None:
         raise JobError("INTERNAL_ERROR", "the job has no secret: create a new job")
     shards, keys, salt = inputs.shards, inputs.keys, salt_of(row.secret)
@@ -146,8 +151,7 @@ def write_plan(row: JobRow, request: JobRequest, ring: Ring, work: Work, inputs:
         "keys": sorted(ring.ids),
         "epoch": ring.epoch,
     }
-    name = work.put_json("plan", value)
-    return name, read_plan(work, name)
+    return work.put_json("plan", value)
 
 
 def _objects(request: JobRequest, bucket: Bucket, received_at: int) -> list[Stored]:
@@ -285,7 +289,6 @@ def count_outcome(metrics: "Metrics", code: str) -> None:
     metrics.add_metric(COUNTED.get(code, "JobsRefused"), "Count", 1)
 
 
-IN_STATE = {"map": State.MAPPING, "remap": State.REMAPPING}
 PIECE_BYTES = 16 << 20
 """Bytes of the reports that a worker maps before it records what it has: about ten seconds, even of hostile ones."""
 
@@ -315,7 +318,7 @@ class Shards(Worker):
         row = self.jobs.read(message.job)
         if row is None:
             return []
-        if row.state is not IN_STATE[message.stage]:
+        if STAGES.get(row.state) != message.stage:
             return [StageMessage(job=row.job)] if row.state is State.FINISHED else []
         try:
             return self._map(row, message, has_time)
@@ -394,11 +397,3 @@ def _piece(reports: Iterable[Report]) -> Iterator[Report]:
         size += max(LEAST_REPORT, len(report.payload) + len(report.shared_info))
         if size >= PIECE_BYTES:
             return
-
-
-def missing_shards(jobs: JobsTable, row: JobRow, plan: JobPlan, manifest: Mapping[str, str] | None) -> list[MapMessage]:
-    """The messages for the shards of the job's state that are not recorded."""
-    stage = "map" if row.state is State.MAPPING else "remap"
-    expected = range(len(plan.shards)) if manifest is None else sorted(map(int, manifest))
-    recorded = jobs.recorded(row.job, stage)
-    return [MapMessage(job=row.job, stage=stage, shard=shard) for shard in expected if shard not in recorded]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from io import BytesIO
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,6 @@ from kanon.reports.service.shards import (
     Ring,
     Worker,
     inputs_of,
-    missing_shards,
     released_keys,
     untold,
     write_plan,
@@ -46,6 +45,7 @@ from kanon.reports.storage.report_jobs import (
     BEFORE_COMMIT,
     STAGED_KEPT,
     JobRow,
+    MapMessage,
     Message,
     StageMessage,
     State,
@@ -136,16 +136,23 @@ class Stages(Worker):
         row = self.jobs.read(job)
         if row is None:
             return []
-        if row.state in BEFORE_COMMIT and self.clock() >= row.deadline:
-            return [StageMessage(job=job)]
-        if row.state in (State.MAPPING, State.REMAPPING):
-            remapping = row.state is State.REMAPPING
-            manifest = self.work_of(row).json(row.values["manifest"])["skips"] if remapping else None
-            found = missing_shards(self.jobs, row, self.plan_of(row), manifest)
-            return [*found] or [StageMessage(job=job)]
+        late = row.state in BEFORE_COMMIT and self.clock() >= row.deadline
+        return ([] if late else self._unrecorded(row)) or [StageMessage(job=job)]
+
+    def _unrecorded(self, row: JobRow) -> list[Message]:
+        """The messages for the shards, or parts of the summary, that are not recorded; none in the other states."""
         if row.state is State.REDUCING:
-            return self._unreduced(row) or [StageMessage(job=job)]
-        return [StageMessage(job=job)]
+            parts, reduced = range(self.plan_of(row).partitions), self.jobs.recorded(row.job, "reduce")
+            return [StageMessage(job=row.job, part=part) for part in parts if part not in reduced]
+        stage: Literal["map", "remap"]
+        if row.state is State.MAPPING:
+            stage, shards = "map", [*range(len(self.plan_of(row).shards))]
+        elif row.state is State.REMAPPING:
+            stage, shards = "remap", sorted(map(int, self.work_of(row).json(row.values["manifest"])["skips"]))
+        else:
+            return []
+        mapped = self.jobs.recorded(row.job, stage)
+        return [MapMessage(job=row.job, stage=stage, shard=shard) for shard in shards if shard not in mapped]
 
     def _is_stuck(self, row: JobRow) -> bool:
         """Whether a job that has begun to commit is still where an error met it: no worker has taken it further."""
@@ -187,12 +194,11 @@ class Stages(Worker):
         inputs = self.inputs(request, row.received_at)
         if (pinned := ReleasedKeys.of(row)) is not None:
             inputs = replace(inputs, keys=self._released(row, pinned))
-        name, plan = write_plan(row, request, self.ring(), self.work_of(row), inputs)
+        plan = write_plan(row, request, self.ring(), self.work_of(row), inputs)
         now = self.clock()
-        if not self.jobs.move(row, State.MAPPING, now, plan=name, started=int(now)):
+        if not self.jobs.move(row, State.MAPPING, now, plan=plan, started=int(now)):
             return None
-        mapping = self.jobs.read(row.job)
-        return [] if mapping is None else [*missing_shards(self.jobs, mapping, plan, None)]
+        return self.resumed(row.job)
 
     def _released(self, row: JobRow, pinned: ReleasedKeys) -> NDArray[np.bytes_]:
         """The keys of a list. They were kept on the job's receipt, or are read now."""
@@ -274,13 +280,8 @@ class Stages(Worker):
         reducing = self.jobs.read(row.job)
         if reducing is None or reducing.state is not State.REDUCING:
             return None
-        messages = self._unreduced(reducing)
+        messages = self._unrecorded(reducing)
         return None if len(messages) == 1 else messages  # a summary of one part continues here
-
-    def _unreduced(self, row: JobRow) -> list[Message]:
-        recorded = self.jobs.recorded(row.job, "reduce")
-        parts = range(self.plan_of(row).partitions)
-        return [StageMessage(job=row.job, part=part) for part in parts if part not in recorded]
 
     def _reduce(self, row: JobRow, part: int | None) -> list[Message] | None:
         plan = self.plan_of(row)
