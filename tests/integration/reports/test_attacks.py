@@ -15,7 +15,7 @@ import pytest
 from kanon import clock
 from kanon.reports.avro import write_summary
 from kanon.reports.errors import JobError
-from kanon.reports.service.requests import Publication, publish_again, reader
+from kanon.reports.service.requests import publish_again, read_publication, reader
 from kanon.reports.service.stages import Stages
 from kanon.reports.shared_info import ReportSource, parse, source_of, units
 from kanon.reports.storage.report_jobs import JobRow, StageMessage, State
@@ -194,7 +194,8 @@ def test_a_committed_job_is_published_elsewhere_though_the_settings_no_longer_al
 ) -> None:
     taken_output(service)
     row = service.row("job")
-    elsewhere = Publication("job", OUTPUT, "out/other.avro")
+    place = {"output_data_bucket_name": OUTPUT, "output_data_blob_prefix": "out/other.avro"}
+    elsewhere = read_publication({"job_request_id": "job", **place}, frozenset({OUTPUT}))
     publish_again(service.tables.jobs, row, service.request(row), elsewhere, service.tables.now)
     deploy_less(monkeypatch)
     service.queue.append(StageMessage(job="job"))

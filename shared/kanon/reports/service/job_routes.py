@@ -187,8 +187,8 @@ class JobRoutes:
     def publish(self, body: PublicationInBody) -> Response[str]:
         """Publish the summary of a committed job again, elsewhere if asked. It costs no budget."""
         wanted = read_publication(body, self.settings.buckets)
-        check_output(wanted.bucket, self.settings.reports_bucket)
-        row = self._found(wanted.job)
+        check_output(wanted.output_data_bucket_name, self.settings.reports_bucket)
+        row = self._found(wanted.job_request_id)
         publish_again(self.jobs(), row, self._stored_request(row), wanted, clock.now())
         self.wake(row.job)
         return Response(202, "application/json", "{}")

@@ -86,28 +86,16 @@ def read_request(
     )
 
 
-@dataclass(frozen=True)
-class Publication:
-    """A job whose summary is published again, and the place; None: the place of the job."""
-
-    job: str
-    bucket: str | None
-    prefix: str | None
-
-
-def read_publication(body: Any, buckets: frozenset[str]) -> Publication:
+def read_publication(body: Any, buckets: frozenset[str]) -> PublicationBody:
     """Check a body of jobs:publish.
 
     Raises:
         RequestRefusedError: with the first problem.
     """
     fields = read_body(PublicationBody, body)
-    bucket = fields.output_data_bucket_name
-    return Publication(
-        fields.job_request_id,
-        None if bucket is None else _bucket("output_data_bucket_name", bucket, buckets),
-        fields.output_data_blob_prefix,
-    )
+    if fields.output_data_bucket_name is not None:
+        _bucket("output_data_bucket_name", fields.output_data_bucket_name, buckets)
+    return fields
 
 
 def check_output(bucket: str | None, reports_bucket: str) -> None:
@@ -330,7 +318,7 @@ def create(jobs: AllJobs, job: str, request: Mapping[str, Any], now: float, **va
     return row is not None and row.secret == secret
 
 
-def publish_again(jobs: JobsTable, row: JobRow, request: JobRequest, wanted: Publication, now: float) -> None:
+def publish_again(jobs: JobsTable, row: JobRow, request: JobRequest, wanted: PublicationBody, now: float) -> None:
     """Record a new place for the summary of a committed job. It costs no budget.
 
     Raises:
@@ -341,7 +329,7 @@ def publish_again(jobs: JobsTable, row: JobRow, request: JobRequest, wanted: Pub
     if now >= row.values["committed_at"] + STAGED_KEPT:
         raise NotPublishableError("the parts of the summary were deleted after 30 days: create a new job, which spends")
     bucket, prefix = output_of(row, request)
-    output = [wanted.bucket or bucket, wanted.prefix or prefix]
+    output = [wanted.output_data_bucket_name or bucket, wanted.output_data_blob_prefix or prefix]
     if not jobs.move(row, State.COMMITTED, now, output=output, code="", message=""):
         raise NotPublishableError("the job is being published: ask getJob for its state")
 
