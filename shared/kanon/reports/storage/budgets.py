@@ -34,8 +34,9 @@ EPOCH, WITNESS = b"epoch", b"witness"
 WITNESS_KEPT = DAY
 """Seconds until a witness expires. It is needed for the seconds of one transaction."""
 
-IF_NOT_TAKEN = "attribute_not_exists(#row)"
-IF_TAKEN = "attribute_exists(#row)"
+_ROW = {"#row": "row"}
+IF_NOT_TAKEN: dict[str, Any] = {"ConditionExpression": "attribute_not_exists(#row)", "ExpressionAttributeNames": _ROW}
+IF_TAKEN: dict[str, Any] = {"ConditionExpression": "attribute_exists(#row)", "ExpressionAttributeNames": _ROW}
 IF_SAME_EPOCH = "epoch = :epoch"
 
 
@@ -138,14 +139,7 @@ class Budgets:
                     "ExpressionAttributeValues": values,
                 }
             },
-            {
-                "Put": {
-                    "TableName": self.table,
-                    "Item": taken,
-                    "ConditionExpression": IF_NOT_TAKEN,
-                    "ExpressionAttributeNames": {"#row": "row"},
-                }
-            },
+            {"Put": {"TableName": self.table, "Item": taken, **IF_NOT_TAKEN}},
         ]
 
     def give_back(self, charge: Charge, job: str, amount: Amount, claim: str) -> list[dict[str, Any]]:
@@ -165,14 +159,7 @@ class Budgets:
                     "ExpressionAttributeValues": values,
                 }
             },
-            {
-                "Delete": {
-                    "TableName": self.table,
-                    "Key": self._key(charge.row, _taker(job, claim)),
-                    "ConditionExpression": IF_TAKEN,
-                    "ExpressionAttributeNames": {"#row": "row"},
-                }
-            },
+            {"Delete": {"TableName": self.table, "Key": self._key(charge.row, _taker(job, claim)), **IF_TAKEN}},
         ]
 
     def put_witness(self, now: float) -> dict[str, Any]:
@@ -183,14 +170,7 @@ class Budgets:
         """
         witness = self._key(WITNESS + secrets.token_bytes(16), LEFT)
         self._client.put_item(TableName=self.table, Item={**witness, "ttl": _number(int(now) + WITNESS_KEPT)})
-        return {
-            "ConditionCheck": {
-                "TableName": self.table,
-                "Key": witness,
-                "ConditionExpression": IF_TAKEN,
-                "ExpressionAttributeNames": {"#row": "row"},
-            }
-        }
+        return {"ConditionCheck": {"TableName": self.table, "Key": witness, **IF_TAKEN}}
 
     def same_epoch(self, epoch: str) -> dict[str, Any]:
         """A check of the epoch, for transactions that begin one. All of them conflict with each other."""
@@ -259,8 +239,7 @@ class Budgets:
         """A write of the table's epoch. Refused unless the stored epoch is ``instead_of`` (None: no epoch)."""
         put = {"TableName": self.table, "Item": {**self._key(EPOCH, LEFT), "epoch": {"S": epoch}}}
         if instead_of is None:
-            condition = {"ConditionExpression": IF_NOT_TAKEN, "ExpressionAttributeNames": {"#row": "row"}}
-            return {"Put": {**put, **condition}}
+            return {"Put": {**put, **IF_NOT_TAKEN}}
         values = {":epoch": {"S": instead_of}}
         return {"Put": {**put, "ConditionExpression": IF_SAME_EPOCH, "ExpressionAttributeValues": values}}
 
