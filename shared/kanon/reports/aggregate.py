@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Never
 
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from kanon.dynamo.batches import chunks
 from kanon.noise.words import NoiseKey
-from kanon.reports.avro import read_domain, write_summary
+from kanon.reports.avro import read_domain
 from kanon.reports.errors import Counter, JobError
 from kanon.reports.histogram import Histogram, declared, exact_sums
 from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, Amount, JobRequest, PrivacyParameters
@@ -29,7 +28,7 @@ from kanon.reports.noise import Noised
 from kanon.reports.processes import Each, Mapper, mapper_of
 from kanon.reports.service.committing import CommitOutcome
 from kanon.reports.service.shards import MOST_SHARDS, Inputs, JobPlan, Ring, Shards, Worker, read_plan
-from kanon.reports.service.stages import Stages
+from kanon.reports.service.stages import Stages, summary_of
 from kanon.reports.shared_info import Rules, Unit
 from kanon.reports.storage.budgets import Charge
 from kanon.reports.storage.memory import MemoryJob, MemoryObjects
@@ -145,13 +144,7 @@ class JobOutcome:
     def without_noise(self) -> "JobOutcome":
         """The outcome with exact sums, for tests. It has no privacy guarantee."""
         exact = tuple(replace(partition, noise=np.zeros_like(partition.noise)) for partition in self.partitions)
-        return replace(self, partitions=exact, parts=tuple(map(_summary, exact)), exact=True)
-
-
-def _summary(partition: Noised) -> bytes:
-    release, file = partition.release(), BytesIO()
-    write_summary(file, release.keys, release.metrics)
-    return file.getvalue()
+        return replace(self, partitions=exact, parts=tuple(map(summary_of, exact)), exact=True)
 
 
 def aggregate(job: Job, secrets: NoiseSecrets, processes: int = 1, *, undeclared: bool = False) -> JobOutcome:

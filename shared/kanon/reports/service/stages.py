@@ -69,6 +69,13 @@ class WaitError(Error):
     """Another job that is committing holds the budget of a unit. Run the stage again later."""
 
 
+def summary_of(noised: Noised) -> bytes:
+    """The file of one part of a summary."""
+    release, file = noised.release(), BytesIO()
+    write_summary(file, release.keys, release.metrics)
+    return file.getvalue()
+
+
 def no_digests(_: ReleasedKeys) -> tuple[bytes, ...]:
     """No value, so no list is read as it was."""
     return ()
@@ -298,10 +305,7 @@ class Stages(Worker):
 
     def _part(self, row: JobRow, plan: JobPlan, part: int) -> str:
         """Add noise to one part of the summary and store it. Returns its name, which reveals nothing about it."""
-        release = self.noised(row, plan, part).release()
-        file = BytesIO()
-        write_summary(file, release.keys, release.metrics)
-        return self.work_of(row).put_part(file.getvalue())
+        return self.work_of(row).put_part(summary_of(self.noised(row, plan, part)))
 
     def noised(self, row: JobRow, plan: JobPlan, part: int) -> Noised:
         """One part of the summary with its noise."""
