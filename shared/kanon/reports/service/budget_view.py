@@ -5,7 +5,7 @@ from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from io import BytesIO
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
@@ -30,9 +30,6 @@ from kanon.reports.shared_info import (
 )
 from kanon.reports.storage.budgets import BudgetsLeft, rows_charged
 from kanon.reports.storage.objects import ObjectStore, Stored, inputs
-
-if TYPE_CHECKING:
-    from kanon.reports.avro import Report
 
 NO_REPORT = "00000000-0000-4000-8000-000000000000"
 SIGNATURE = "X-Amz-"
@@ -228,18 +225,15 @@ class _Seen:
         from kanon.reports.avro import read_reports  # only a preflight reads files
 
         for one in _objects(place, self.request, self.rules.received_at):
-            self.add(read_reports(BytesIO(place.read(one.key, one.etag))))
+            for report in read_reports(BytesIO(place.read(one.key, one.etag))):
+                self._add(report.shared_info)
 
-    def add(self, reports: "Iterable[Report]") -> None:
-        for report in reports:
-            self.reports += 1
-            if self.reports > MOST_REPORTS:
-                raise JobError("INVALID_JOB", f"there are more than {MOST_REPORTS:,} reports: {BY_PARTS}")
-            self._add(report)
-
-    def _add(self, report: "Report") -> None:
+    def _add(self, shared_info: str) -> None:
+        self.reports += 1
+        if self.reports > MOST_REPORTS:
+            raise JobError("INVALID_JOB", f"there are more than {MOST_REPORTS:,} reports: {BY_PARTS}")
         try:
-            info = accept_clear(report.shared_info, self.rules, self.request.wanted)
+            info = accept_clear(shared_info, self.rules, self.request.wanted)
         except ReportRefusedError as error:
             self.errors[error.counter] += 1
             return
