@@ -50,20 +50,9 @@ class SharedInfo(NamedTuple):
 
     def text(self) -> str:
         """The JSON text as browsers write it: keys in order, no spaces, times as texts, absent fields left out."""
-        fields = {
-            "api": self.api,
-            "attribution_destination": self.attribution_destination,
-            "debug_mode": "enabled" if self.debug_mode else None,
-            "report_id": self.report_id,
-            "reporting_origin": self.reporting_origin,
-            "scheduled_report_time": str(self.scheduled_report_time),
-            "source_registration_time": None
-            if self.source_registration_time is None
-            else str(self.source_registration_time),
-            "version": self.version,
-        }
-        present = {name: value for name, value in fields.items() if value is not None}
-        return json.dumps(present, separators=(",", ":"), ensure_ascii=False)
+        fields = self._asdict() | {"debug_mode": "enabled" if self.debug_mode else None}
+        present = {name: str(value) for name, value in fields.items() if value is not None}
+        return json.dumps(present, separators=(",", ":"), ensure_ascii=False, sort_keys=True)
 
 
 def parse(text: str) -> SharedInfo:

@@ -8,7 +8,7 @@ a guess of their content against a name.
 import json
 import secrets
 from collections import Counter as Tally
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -151,29 +151,23 @@ class Work:
         self.objects.delete_under(self.folder)
 
 
-def sources_of(value: Iterable[Iterable[Any]]) -> frozenset[ReportSource]:
+def sources_of(value: Iterable[Sequence[Any]]) -> frozenset[ReportSource]:
     """Stored sources."""
-    return frozenset(map(_source, value))
+    return frozenset(
+        ReportSource(api, version, origin, destination or None, None if registered == -1 else registered, hour)
+        for api, version, origin, destination, registered, hour in value
+    )
 
 
 def sources_as_json(sources: Iterable[ReportSource]) -> list[list[Any]]:
-    """Sources as they are stored."""
-    return sorted([*source] for source in map(_sortable, sources))
+    """Sources as they are stored. "" and -1 stand for missing fields, which do not sort."""
+    return sorted(
+        [api, version, origin, destination or "", -1 if registered is None else registered, hour]
+        for api, version, origin, destination, registered, hour in sources
+    )
 
 
 def _bytes_of(histogram: Histogram) -> bytes:
     rows = np.empty(len(histogram.keys), _ROW)
     rows["key"], rows["sum"] = histogram.keys, histogram.sums
     return rows.tobytes()
-
-
-def _sortable(source: ReportSource) -> tuple[Any, ...]:
-    """A source whose missing fields sort: ``""`` and -1 stand for them."""
-    return tuple(
-        ("" if i == 3 else -1) if part is None else part for i, part in enumerate(source)
-    )  # fmt: skip
-
-
-def _source(stored: Iterable[Any]) -> ReportSource:
-    api, version, origin, destination, registered, hour = stored
-    return ReportSource(api, version, origin, destination or None, None if registered == -1 else registered, hour)
