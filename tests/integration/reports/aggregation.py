@@ -94,12 +94,16 @@ class Aggregation:
         assert created
         self.queue.append(StageMessage(job=job))
 
-    def finish(self, files: Sequence[list[Any]], keys: Iterable[int], **changes: Any) -> None:
-        """Run one job, called ``job``, over these files of reports and declared keys."""
+    def begin(self, files: Sequence[list[Any]], keys: Iterable[int], **changes: Any) -> None:
+        """Create one job, called ``job``, over these files of reports and declared keys."""
         for name, reports in zip("abc"[: len(files)], files, strict=True):
             self.put_reports(f"in/{name}.avro", reports)
         self.put_domain("domain/keys.avro", *keys)
         self.create("job", **changes)
+
+    def finish(self, files: Sequence[list[Any]], keys: Iterable[int], **changes: Any) -> None:
+        """Create such a job and run it."""
+        self.begin(files, keys, **changes)
         self.run()
 
     def run_one(self, message: Message) -> None:

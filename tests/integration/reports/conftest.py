@@ -1,10 +1,12 @@
-"""Shared by the tests of the public functions of reports."""
+"""Shared by the tests of reports on an engine."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from kanon import clock
 from tests.integration.gate.tables import Running, running
+from tests.integration.reports.aggregation import Aggregation, aggregation
 from tests.integration.reports.front import Front, front
 
 
@@ -17,3 +19,10 @@ def engine() -> Iterator[Running]:
 @pytest.fixture(scope="module")
 def shared(engine: Running) -> Front:
     return front(engine)
+
+
+@pytest.fixture
+def service(engine: Running, monkeypatch: pytest.MonkeyPatch) -> Aggregation:
+    """A new deployment whose workers do not wait."""
+    monkeypatch.setattr(clock, "sleep", lambda _: None)
+    return aggregation(engine)

@@ -29,7 +29,7 @@ from kanon.reports.storage.report_jobs import JobRow, StageMessage
 from tests.integration.gate.edge import Result, event
 from tests.integration.gate.tables import Running
 from tests.integration.reports.aggregation import INPUT, OUTPUT, Aggregation, aggregation
-from tests.integration.reports.tables import CAP
+from tests.integration.reports.tables import CAP, create_control
 from tests.paths import ROOT
 from tests.unit.reports import made
 from tests.unit.reports import test_settings as environments
@@ -220,13 +220,7 @@ def front(running: Running) -> Front:
     """A new deployment, empty."""
     made = aggregation(running)
     service = Deployed(running, made.tables, made.s3, made.prefix)
-    client = running.client()
-    client.create_table(
-        TableName=f"{service.prefix}-control",
-        KeySchema=[{"AttributeName": "name", "KeyType": "HASH"}],
-        AttributeDefinitions=[{"AttributeName": "name", "AttributeType": "S"}],
-        BillingMode="PAY_PER_REQUEST",
-    )
+    create_control(running.client(), f"{service.prefix}-control")
     sqs = running.session.client("sqs")
     names = ("arrivals", "stages")
     urls = {name: sqs.create_queue(QueueName=f"{service.prefix}-{name}")["QueueUrl"] for name in names}

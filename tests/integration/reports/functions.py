@@ -15,6 +15,8 @@ from kanon.settings import Settings
 from tests.integration.gate.tables import Running
 from tests.integration.reports.aggregation import INPUT, OUTPUT, WORK, Aggregation, aggregation
 from tests.integration.reports.issuing import Issuing
+from tests.integration.reports.tables import create_control
+from tests.unit.reports.test_settings import ENVIRONMENTS
 
 QUEUES = "Maps", "Stages"
 SETTINGS: dict[str, type[Settings]] = {
@@ -52,32 +54,24 @@ class Functions:
         return {queue: self.sqs.create_queue(QueueName=f"{self.name}-{queue}")["QueueUrl"] for queue in QUEUES}
 
     def environment(self, function: str, **changes: str) -> dict[str, str]:
-        """The variables of a function, and no other."""
+        """The variables of a function here."""
         values = {
             "DEPLOYMENT": "test",
             "CONTROL_TABLE": f"{self.name}-Control",
             "REPORTS_BUCKET": f"{self.name}-{INPUT}",
             "SUMMARIES_BUCKET": f"{self.name}-{OUTPUT}",
-            "REPORT_BUCKETS": "",
             "WORK_BUCKET": f"{self.name}-{WORK}",
-            "LIST_BUCKET": "",
-            "LISTED_TYPES": "",
-            "EDGE_SECRET": "",
-            "PERIOD": "3600",
             "REPORT_JOBS_TABLE": self.service.tables.names["ReportJobs"],
             "BUDGETS_TABLE": self.service.tables.names["Budgets"],
             "MAPS_URL": self.urls["Maps"],
             "STAGES_URL": self.urls["Stages"],
             "REPORT_NOISE_KEY_SECRET": f"{self.name}-noise-key",
             "REPORT_KEY_PREFIX": self.keys.prefix,
-            "KMS_KEY": "alias/test",
-            "EPSILON_CAP": "64",
-            "DELTA_CAP": "1e-7",
             **changes,
         }
-        powertools = {"POWERTOOLS_SERVICE_NAME": "test", "POWERTOOLS_METRICS_NAMESPACE": "kanon"}
-        own = {name.upper() for name in SETTINGS[function].model_fields}
-        return {f"KANON_{name}": value for name, value in values.items() if name in own} | powertools
+        here = {f"KANON_{name}": value for name, value in values.items()}
+        own = {name: here.get(name, value) for name, value in ENVIRONMENTS[SETTINGS[function]].items()}
+        return own | {"POWERTOOLS_SERVICE_NAME": "test", "POWERTOOLS_METRICS_NAMESPACE": "kanon"}
 
     def cold_start(self, function: str, **changes: str) -> Environment:
         def session(_: str) -> boto3.Session:
@@ -152,13 +146,7 @@ def functions(running: Running) -> Functions:
     """A new deployment without keys."""
     service = aggregation(running)
     deployed = Functions(running, service)
-    client = running.client()
-    client.create_table(
-        TableName=f"{deployed.name}-Control",
-        KeySchema=[{"AttributeName": "name", "KeyType": "HASH"}],
-        AttributeDefinitions=[{"AttributeName": "name", "AttributeType": "S"}],
-        BillingMode="PAY_PER_REQUEST",
-    )
+    create_control(running.client(), f"{deployed.name}-Control")
     Issuing(running, deployed.name).replace_budgets(epoch=None)
     running.session.client("secretsmanager").create_secret(
         Name=f"{deployed.name}-noise-key", SecretString=json.dumps({"1": "a random text of a test"})

@@ -9,7 +9,7 @@ from kanon.reports.service.rotation import Epoch, Rotation
 from kanon.reports.storage.budgets import Budgets
 from kanon.reports.storage.key_ring import KeyRing, PrivateKeys, StoredRing
 from tests.integration.gate.tables import Running
-from tests.integration.reports.tables import NOW, fresh_tables
+from tests.integration.reports.tables import NOW, create_control, fresh_tables, replace_table
 from tests.small_pages import expect_consistent_reads
 
 PREFIX = "/report-keys/"
@@ -77,15 +77,7 @@ class Issuing:
 
     def replace(self, table: str) -> None:
         """Delete a table and create it again, empty."""
-        client = self.running.client()
-        described = client.describe_table(TableName=table)["Table"]
-        client.delete_table(TableName=table)
-        client.create_table(
-            TableName=table,
-            KeySchema=described["KeySchema"],
-            AttributeDefinitions=described["AttributeDefinitions"],
-            BillingMode="PAY_PER_REQUEST",
-        )
+        replace_table(self.running.client(), table)
 
     def replace_budgets(self, *, epoch: str | None) -> None:
         """Delete the table of budgets and create it again, empty or with an epoch, as a backup has it."""
@@ -106,12 +98,7 @@ def issuing(running: Running) -> Issuing:
     """A new deployment: empty tables, no keys."""
     tables = fresh_tables(running)
     name = tables.names["Budgets"].rpartition("-")[0]
-    tables.client.create_table(
-        TableName=f"{name}-Control",
-        KeySchema=[{"AttributeName": "name", "KeyType": "HASH"}],
-        AttributeDefinitions=[{"AttributeName": "name", "AttributeType": "S"}],
-        BillingMode="PAY_PER_REQUEST",
-    )
+    create_control(tables.client, f"{name}-Control")
     deployment = Issuing(running, name)
     deployment.replace_budgets(epoch=None)
     return deployment

@@ -17,7 +17,8 @@ CAP = Amount.of(Fraction(64), Fraction(1, 10**7))
 EPOCH = "the first"
 CLAIM = "0" * 32
 NOW = 1_700_000_000
-KEYS = {"ReportJobs": (("job", "S"), ("part", "S")), "Budgets": (("row", "B"), ("part", "S"))}
+KEYS = {"ReportJobs": {"job": "S", "part": "S"}, "Budgets": {"row": "B", "part": "S"}}
+KEY_TYPES = ("HASH", "RANGE")
 _numbers = itertools.count()
 
 
@@ -86,22 +87,32 @@ class ReportTables:
 
     def replace_budgets(self, epoch: str | None) -> None:
         """Put another table in the place of the budgets: empty, with or without an epoch."""
-        self.client.delete_table(TableName=self.names["Budgets"])
-        _create(self.client, self.names["Budgets"], KEYS["Budgets"])
+        replace_table(self.client, self.names["Budgets"])
         if epoch is not None:
             self.client.transact_write_items(TransactItems=[self.budgets.begin(epoch)])
 
 
-def _create(client: Any, table: str, keys: tuple[tuple[str, str], ...]) -> None:
+def _create(client: Any, table: str, keys: dict[str, str]) -> None:
+    """Create a table with a partition key, and a sort key if there are two."""
     client.create_table(
         TableName=table,
-        KeySchema=[
-            {"AttributeName": keys[0][0], "KeyType": "HASH"},
-            {"AttributeName": keys[1][0], "KeyType": "RANGE"},
-        ],
-        AttributeDefinitions=[{"AttributeName": name, "AttributeType": kind} for name, kind in keys],
+        KeySchema=[{"AttributeName": name, "KeyType": kind} for name, kind in zip(keys, KEY_TYPES, strict=False)],
+        AttributeDefinitions=[{"AttributeName": name, "AttributeType": kind} for name, kind in keys.items()],
         BillingMode="PAY_PER_REQUEST",
     )
+
+
+def create_control(client: Any, table: str) -> None:
+    """Create table Control."""
+    _create(client, table, {"name": "S"})
+
+
+def replace_table(client: Any, table: str) -> None:
+    """Delete a table and create it again, empty."""
+    old = client.describe_table(TableName=table)["Table"]
+    same = {part: old[part] for part in ("KeySchema", "AttributeDefinitions")}
+    client.delete_table(TableName=table)
+    client.create_table(TableName=table, BillingMode="PAY_PER_REQUEST", **same)
 
 
 def fresh_tables(running: Running) -> ReportTables:

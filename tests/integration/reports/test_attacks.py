@@ -1,7 +1,6 @@
 """What a reader of table ReportJobs may learn, what an emptied one may refund, and what a changed setting may stop."""
 
 import json
-from collections.abc import Iterator
 from contextlib import suppress
 from fractions import Fraction
 from hashlib import sha256
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kanon import clock
 from kanon.reports.avro import write_summary
 from kanon.reports.errors import JobError
 from kanon.reports.service.requests import publish_again, read_publication, reader
@@ -20,38 +18,23 @@ from kanon.reports.service.stages import Stages
 from kanon.reports.shared_info import ReportSource, parse, source_of, units
 from kanon.reports.storage.report_jobs import JobRow, StageMessage, State
 from kanon.reports.storage.work import sources_as_json
-from tests.integration.gate.tables import Running, running
-from tests.integration.reports.aggregation import DELTA_CAP, OUTPUT, WORK, Aggregation, aggregation
+from tests.integration.reports.aggregation import DELTA_CAP, OUTPUT, WORK, Aggregation
+from tests.integration.reports.tables import replace_table
 from tests.integration.reports.test_stages import reports
 from tests.unit.reports import made
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Running]:
-    with running("moto") as engine:
-        yield engine
-
-
 @pytest.fixture
-def service(engine: Running, monkeypatch: pytest.MonkeyPatch) -> Aggregation:
-    monkeypatch.setattr(clock, "sleep", lambda _: None)
-    found = aggregation(engine)
-    found.put_domain("domain/keys.avro", 1)
-    return found
+def service(service: Aggregation) -> Aggregation:
+    service.put_domain("domain/keys.avro", 1)
+    return service
 
 
 # The table of jobs was lost, and an empty one stands in its place. The table of budgets is the old one.
 
 
 def lose_jobs(service: Aggregation) -> None:
-    client, name = service.tables.client, service.tables.names["ReportJobs"]
-    client.delete_table(TableName=name)
-    client.create_table(
-        TableName=name,
-        KeySchema=[{"AttributeName": "job", "KeyType": "HASH"}, {"AttributeName": "part", "KeyType": "RANGE"}],
-        AttributeDefinitions=[{"AttributeName": part, "AttributeType": "S"} for part in ("job", "part")],
-        BillingMode="PAY_PER_REQUEST",
-    )
+    replace_table(service.tables.client, service.tables.names["ReportJobs"])
 
 
 def source(day: int) -> ReportSource:

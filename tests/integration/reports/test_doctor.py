@@ -19,8 +19,9 @@ from kanon.reports.storage.budgets import charges
 from kanon.reports.storage.key_ring import NEW_EVERY, OPENS, PUBLISHED, Key, KeyRing, StoredRing
 from kanon.reports.storage.report_jobs import State
 from tests.integration.gate.tables import Running
-from tests.integration.reports.tables import CLAIM, EPOCH, NOW, ReportTables, fresh_tables, unit
+from tests.integration.reports.tables import CLAIM, EPOCH, NOW, ReportTables, create_control, fresh_tables, unit
 from tests.integration.reports.test_committing import TEN
+from tests.unit.reports.test_settings import ENVIRONMENTS
 
 HOUR = 3600
 PROTECTED = "deletion of report tables"
@@ -80,24 +81,14 @@ class Deployed:
 def deployed(engine: Running) -> Deployed:
     tables, sqs = fresh_tables(engine), engine.session.client("sqs")
     prefix = tables.names["Budgets"].rpartition("-")[0]
-    tables.client.create_table(
-        TableName=f"{prefix}-Control",
-        KeySchema=[{"AttributeName": "name", "KeyType": "HASH"}],
-        AttributeDefinitions=[{"AttributeName": "name", "AttributeType": "S"}],
-        BillingMode="PAY_PER_REQUEST",
-    )
+    create_control(tables.client, f"{prefix}-Control")
     for name in ("ReportJobs", "Budgets"):
         tables.client.update_table(TableName=tables.names[name], DeletionProtectionEnabled=True)
-    environment = {
-        "KANON_DEPLOYMENT": "test", "KANON_CONTROL_TABLE": f"{prefix}-Control", "KANON_EDGE_SECRET": "",
-        "KANON_ARRIVALS_URL": "arrivals", "KANON_ALLOWED_ORIGINS": "*", "KANON_REPORTS_BUCKET": "reports",
-        "KANON_SUMMARIES_BUCKET": "summaries", "KANON_REPORT_BUCKETS": "", "KANON_WORK_BUCKET": "work",
-        "KANON_REPORT_JOBS_TABLE": tables.names["ReportJobs"], "KANON_BUDGETS_TABLE": tables.names["Budgets"],
-        "KANON_LIST_BUCKET": "", "KANON_LISTED_TYPES": "", "KANON_PERIOD": "3600",
-        "KANON_MAPS_URL": "maps", "KANON_STAGES_URL": "stages", "KANON_REPORT_NOISE_KEY_SECRET": "noise",
-        "KANON_REPORT_KEY_PREFIX": "test/report-keys/", "KANON_KMS_KEY": "key", "KANON_EPSILON_CAP": "64",
-        "KANON_DELTA_CAP": "1e-7",
-    }  # fmt: skip
+    environment = {name: value for each in ENVIRONMENTS.values() for name, value in each.items()} | {
+        "KANON_CONTROL_TABLE": f"{prefix}-Control",
+        "KANON_REPORT_JOBS_TABLE": tables.names["ReportJobs"],
+        "KANON_BUDGETS_TABLE": tables.names["Budgets"],
+    }
     functions = ("collect", "jobs", "decrypt", "aggregate", "rotate")
     urls = {queue: sqs.create_queue(QueueName=f"{prefix}-{queue}")["QueueUrl"] for queue in QUEUES}
     schedules = {schedule: f"{prefix}-{schedule}" for schedule in SCHEDULES.values()}

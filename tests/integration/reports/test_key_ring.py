@@ -10,6 +10,7 @@ import pytest
 
 from kanon.reports.storage.key_ring import DAY, Key, KeyRing, StoredRing
 from tests.integration.gate.tables import Running
+from tests.integration.reports.tables import create_control
 
 NOW = 1_767_225_600
 FIRST, SECOND = Key.made("first", "AAAA", NOW), Key.made("second", "BBBB", NOW + 7 * DAY)
@@ -25,12 +26,7 @@ def client(engine: Running) -> Any:
 @pytest.fixture
 def ring(client: Any) -> KeyRing:
     name = f"ring-{next(_numbers)}-Control"
-    client.create_table(
-        TableName=name,
-        KeySchema=[{"AttributeName": "name", "KeyType": "HASH"}],
-        AttributeDefinitions=[{"AttributeName": "name", "AttributeType": "S"}],
-        BillingMode="PAY_PER_REQUEST",
-    )
+    create_control(client, name)
     return KeyRing(client, name)
 
 

@@ -28,7 +28,7 @@ from kanon.serving.released_keys import PublishedLists
 from tests.e2e.gate.test_listing import TYPES as OF_THE_STACK
 from tests.e2e.gate.test_listing import join
 from tests.integration.gate.edge import event
-from tests.integration.gate.tables import Running, running
+from tests.integration.gate.tables import Running
 from tests.integration.reports.aggregation import INPUT, OUTPUT, WORK, Aggregation, aggregation, body
 from tests.integration.reports.functions import Functions
 from tests.integration.reports.released import PERIOD, TYPES, Publishing
@@ -45,12 +45,6 @@ KANON = {
     "job_parameters__output_domain_bucket_name": None,
     "job_parameters__output_domain_blob_prefix": None,
 }
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Running]:
-    with running("moto") as engine:
-        yield engine
 
 
 @dataclass

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from kanon import clock
 from kanon.reports import mapping
 from kanon.reports.avro import LEAST_REPORT, Report, listed
 from kanon.reports.errors import JobError
@@ -16,16 +15,9 @@ from kanon.reports.service.shards import read_plan
 from kanon.reports.storage.objects import bucket_of, name_of
 from kanon.reports.storage.report_jobs import MapMessage, StageMessage, State
 from kanon.reports.storage.work import Work
-from tests.integration.gate.tables import Running
-from tests.integration.reports.aggregation import INPUT, OUTPUT, WORK, Aggregation, aggregation, discover
+from tests.integration.reports.aggregation import INPUT, OUTPUT, WORK, Aggregation, discover
 from tests.integration.reports.tables import CAP
 from tests.unit.reports import made
-
-
-@pytest.fixture
-def service(engine: Running, monkeypatch: pytest.MonkeyPatch) -> Aggregation:
-    monkeypatch.setattr(clock, "sleep", lambda _: None)
-    return aggregation(engine)
 
 
 def reports(count: int, first: int = 0, **changes: Any) -> list[Any]:
@@ -155,12 +147,10 @@ def sums_of(service: Aggregation, job: str) -> tuple[dict[int, int], Any]:
 
 def in_pieces(service: Aggregation, monkeypatch: pytest.MonkeyPatch) -> MapMessage:
     """A job whose shard has 55 reports in pieces of 10, some of them twice and some in error. Returns its message."""
-    service.put_reports("in/a.avro", reports(30) + reports(5, 7))
-    service.put_reports("in/b.avro", reports(5, 90, key=made.OTHER_KEY) + reports(15, 20))
-    service.put_domain("domain/keys.avro", *range(1, 6))
+    files = [reports(30) + reports(5, 7), reports(5, 90, key=made.OTHER_KEY) + reports(15, 20)]
     one = reports(1)[0]
     monkeypatch.setattr("kanon.reports.service.shards.PIECE_BYTES", 10 * (len(one.payload) + len(one.shared_info)) - 99)
-    service.create("job", job_parameters__report_error_threshold_percentage="50")
+    service.begin(files, range(1, 6), job_parameters__report_error_threshold_percentage="50")
     service.run_one(service.queue.popleft())
     message = service.queue.popleft()
     assert isinstance(message, MapMessage)
@@ -221,9 +211,7 @@ def test_a_worker_without_time_leaves_the_rest_to_the_sweep(
 
 def test_reports_without_bytes_end_a_piece_too(service: Aggregation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kanon.reports.service.shards.PIECE_BYTES", 10 * LEAST_REPORT)
-    service.put_reports("in/a.avro", [Report(b"", "key", "")] * 25)
-    service.put_domain("domain/keys.avro", 1)
-    service.create("job")
+    service.begin([[Report(b"", "key", "")] * 25], [1])
     service.run_one(service.queue.popleft())
     message = service.queue.popleft()
     assert isinstance(message, MapMessage)
@@ -289,9 +277,7 @@ def test_units_short_of_budget_are_left_out_if_the_job_asks_for_it(service: Aggr
 
 
 def test_an_object_that_changed_since_the_plan_fails_the_job_and_spends_nothing(service: Aggregation) -> None:
-    service.put_reports("in/a.avro", reports(10))
-    service.put_domain("domain/keys.avro", 1)
-    service.create("job")
+    service.begin([reports(10)], [1])
     service.run_one(service.queue.popleft())
     service.put_reports("in/a.avro", reports(11))
     service.run()
@@ -305,10 +291,7 @@ def test_a_late_shard_of_a_job_that_has_ended_leaves_nothing(
     service: Aggregation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kanon.reports.service.shards.SHARD_BYTES", 1)
-    service.put_reports("in/a.avro", reports(10))
-    service.put_reports("in/b.avro", reports(10, 10))
-    service.put_domain("domain/keys.avro", 1)
-    service.create("job")
+    service.begin([reports(10), reports(10, 10)], [1])
     service.run_one(service.queue.popleft())
     first, second = service.queue
     service.put_reports("in/a.avro", reports(11))
@@ -324,11 +307,9 @@ def test_a_late_shard_of_a_job_that_has_ended_leaves_nothing(
 def test_an_existing_output_is_never_overwritten_and_the_summary_may_be_published_elsewhere(
     service: Aggregation,
 ) -> None:
-    service.put_reports("in/a.avro", reports(10))
-    service.put_domain("domain/keys.avro", 1)
     taken = {"Bucket": f"{service.prefix}-{OUTPUT}", "Key": "out/summary-1-of-1.avro"}
     service.s3.put_object(**taken, Body=b"somebody's")
-    service.create("job")
+    service.begin([reports(10)], [1])
     service.run()
     row = service.row("job")
     assert (row.state, row.values["code"]) == (State.COMMITTED, "RESULT_WRITE_ERROR")
@@ -354,11 +335,9 @@ def test_a_summary_is_published_within_30_days_of_its_commit_or_never(
     service: Aggregation, seconds: int, code: str, published: int
 ) -> None:
     """The output is free again, but a reader of the answer must not find a summary that was given up."""
-    service.put_reports("in/a.avro", reports(10))
-    service.put_domain("domain/keys.avro", 1)
     taken = {"Bucket": f"{service.prefix}-{OUTPUT}", "Key": "out/summary-1-of-1.avro"}
     service.s3.put_object(**taken, Body=b"somebody's")
-    service.create("job")
+    service.begin([reports(10)], [1])
     service.tables.now += 3600
     service.run()
     service.s3.delete_object(**taken)
@@ -372,9 +351,7 @@ def test_a_summary_is_published_within_30_days_of_its_commit_or_never(
 
 def test_too_many_reports_in_error_end_a_job_and_spend_nothing(service: Aggregation) -> None:
     bad = [made.report([(1, 1)], n, key=made.OTHER_KEY) for n in range(50)]
-    service.put_reports("in/a.avro", bad + reports(50, 50))
-    service.put_domain("domain/keys.avro", 1)
-    service.create("job")
+    service.begin([bad + reports(50, 50)], [1])
     service.create("lenient", job_parameters__report_error_threshold_percentage="60", output_data_blob_prefix="o2")
     service.run()
     assert service.code("job") == "REPORTS_WITH_ERRORS_EXCEEDED_THRESHOLD"
@@ -402,9 +379,7 @@ def test_junk_sinks_a_job_over_the_collectors_bucket_only_if_the_job_says_so(
 
 def test_a_job_without_any_report_that_counts_spends_nothing(service: Aggregation) -> None:
     service.collected = INPUT
-    service.put_reports("in/a.avro", junk(7))
-    service.put_domain("domain/keys.avro", 1)
-    service.create("job")
+    service.begin([junk(7)], [1])
     service.create("anyway", job_parameters__report_error_threshold_percentage="100", output_data_blob_prefix="o2")
     service.run()
     assert [service.code(job) for job in ("job", "anyway")] == [
@@ -486,9 +461,7 @@ def test_no_job_is_planned_or_commits_on_a_table_of_jobs_that_was_replaced(
 
 
 def test_a_job_that_was_paused_for_a_day_commits_nothing(service: Aggregation) -> None:
-    service.put_reports("in/a.avro", reports(10))
-    service.put_domain("domain/keys.avro", 1)
-    service.create("job")
+    service.begin([reports(10)], [1])
     service.run_one(service.queue.popleft())
     service.tables.now += 86_400
     service.run()
@@ -496,9 +469,7 @@ def test_a_job_that_was_paused_for_a_day_commits_nothing(service: Aggregation) -
 
 
 def test_the_sweep_resumes_jobs_whose_messages_were_lost(service: Aggregation) -> None:
-    service.put_reports("in/a.avro", reports(10))
-    service.put_domain("domain/keys.avro", 1)
-    service.create("job")
+    service.begin([reports(10)], [1])
     for _ in range(20):
         service.queue.clear()
         service.sweep()

@@ -25,7 +25,6 @@ from typing import Any
 
 import pytest
 
-from kanon import clock
 from kanon.dynamo.transactions import all_or_none
 from kanon.reports import collecting, shared_info
 from kanon.reports import job as job_module
@@ -42,8 +41,7 @@ from kanon.reports.storage.budgets import ROWS_A_CHUNK, Budgets, Charge, charges
 from kanon.reports.storage.key_ring import Key, StoredRing
 from kanon.reports.storage.objects import Objects
 from kanon.reports.storage.report_jobs import SECONDS_TO_COMMIT, ReportJobs, StageMessage, State
-from tests.integration.gate.tables import Running
-from tests.integration.reports.aggregation import OUTPUT, WORK, Aggregation, aggregation
+from tests.integration.reports.aggregation import OUTPUT, WORK, Aggregation
 from tests.integration.reports.issuing import issuing
 from tests.integration.reports.tables import CAP, CLAIM, unit
 from tests.integration.reports.test_collect import CLEAR, body
@@ -52,12 +50,6 @@ from tests.unit.reports import made
 Patch = pytest.MonkeyPatch
 TENTH = Amount(1, CAP.delta // 10)
 HALF = Amount(CAP.epsilon // 2, 0)
-
-
-@pytest.fixture
-def service(engine: Running, monkeypatch: Patch) -> Aggregation:
-    monkeypatch.setattr(clock, "sleep", lambda _: None)
-    return aggregation(engine)
 
 
 def wins(service: Aggregation, jobs: int, amount: Amount) -> int:

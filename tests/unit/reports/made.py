@@ -48,8 +48,9 @@ def report(contributions=(), number=1, text=None, key=KEY, layout=LAYOUT, **chan
     return sealed(encode([Contribution(*pair) for pair in contributions], layout), text, key)
 
 
-def sealed(cleartext, text, key=KEY):
+def sealed(cleartext, text=None, key=KEY):
     """A report with this cleartext and this shared_info."""
+    text = info().text() if text is None else text
     return Report(seal(cleartext, key.public_key(), text), KEY_ID, text)
 
 

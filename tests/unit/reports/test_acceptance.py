@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanon.reports import mapping
-from kanon.reports.avro import Report
 from kanon.reports.errors import JobError, ReportRefusedError
 from kanon.reports.mapping import Selection, map_reports, open_report
-from kanon.reports.payload import MOST_BYTES, OVERHEAD, Contribution, encode, read_one, seal
+from kanon.reports.payload import MOST_BYTES, OVERHEAD, Contribution, encode, read_one
 from kanon.reports.shared_info import WantedReports, accept_clear, parse, site_of
 from tests.unit.reports import made
 
@@ -26,11 +25,6 @@ def changed(**changes):
     """A text of shared_info with fields changed, or removed by ``None``."""
     fields = json.loads(made.info().text()) | changes
     return json.dumps({name: value for name, value in fields.items() if value is not None})
-
-
-def sealed(payload, text=None):
-    text = made.info().text() if text is None else text
-    return Report(seal(payload, made.KEY.public_key(), text), made.KEY_ID, text)
 
 
 FIELD = "REQUIRED_SHAREDINFO_FIELD_INVALID"
@@ -97,11 +91,11 @@ def test_the_other_checks_raise_their_counters():
     assert counted(made.report()._replace(key_id="other")) == {"DECRYPTION_KEY_NOT_FOUND": 1}
     assert counted(made.report(key=made.OTHER_KEY)) == {"DECRYPTION_ERROR": 1}
     assert counted(made.report()._replace(payload=b"short")) == {"DECRYPTION_ERROR": 1}
-    assert counted(sealed(b"\x80")) == {"REPORT_PARSING_ERROR": 1}
-    assert counted(sealed(payload(operation="sum"))) == {"UNSUPPORTED_OPERATION": 1}
+    assert counted(made.sealed(b"\x80")) == {"REPORT_PARSING_ERROR": 1}
+    assert counted(made.sealed(payload(operation="sum"))) == {"UNSUPPORTED_OPERATION": 1}
     assert counted(made.report([(1, 65_536)])) == {}
     assert counted(made.report([(1, 65_536), (2, 1)])) == {"CONTRIBUTION_BUDGET_EXCEEDED": 1}
-    assert counted(sealed(payload(b"\xff" * 4))) == {"CONTRIBUTION_BUDGET_EXCEEDED": 1}
+    assert counted(made.sealed(payload(b"\xff" * 4))) == {"CONTRIBUTION_BUDGET_EXCEEDED": 1}
     assert counted(made.report([(1, 65_537)]), replace(made.RULES, contribution_bound=None)) == {}
 
 
@@ -131,7 +125,7 @@ def test_the_first_check_that_fails_wins(first):
     fields = {}
     for changes, _ in reversed(MISTAKES[first:]):
         fields |= changes
-    report = sealed(b"\x80", changed(**fields))._replace(key_id="other")
+    report = made.sealed(b"\x80", changed(**fields))._replace(key_id="other")
     assert counted(report) == {MISTAKES[first][1]: 1}
 
 
@@ -183,8 +177,8 @@ UNREADABLE = {
     "does not open": made.report(key=made.OTHER_KEY),
     "is too short": made.report()._replace(payload=b"short"),
     "is too long": made.report()._replace(payload=bytes(MOST_BYTES + OVERHEAD + 1)),
-    "has no form": sealed(b"\x80"),
-    "has another operation": sealed(payload(operation="sum")),
+    "has no form": made.sealed(b"\x80"),
+    "has another operation": made.sealed(payload(operation="sum")),
     "exceeds the bound": made.report([(1, 65_537)]),
     "has the id of another one": made.report([(1, 1)]),
 }
