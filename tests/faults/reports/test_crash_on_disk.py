@@ -32,19 +32,21 @@ from tests.faults.reports.reports_on_disk import NOW, at, begin, check, outcome,
 KILLS = 60 if os.environ.get("FAULTS") else 4
 
 
+def stop_clock(patch: pytest.MonkeyPatch) -> None:
+    for owner, name in ((clock, "now"), (kanon.disk, "SYNCHRONOUS"), (storage, "_etag")):
+        patch.setattr(owner, name, getattr(owner, name))  # put back after the test
+    at(NOW)
+
+
 @pytest.fixture(autouse=True)
 def one_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for owner, name in ((clock, "now"), (kanon.disk, "SYNCHRONOUS"), (storage, "_etag")):
-        monkeypatch.setattr(owner, name, getattr(owner, name))  # put back after the test
-    at(NOW)
+    stop_clock(monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
-        for owner, name in ((clock, "now"), (kanon.disk, "SYNCHRONOUS"), (storage, "_etag")):
-            patch.setattr(owner, name, getattr(owner, name))
-        at(NOW)
+        stop_clock(patch)
         path = tmp_path_factory.mktemp("begun") / "d"
         begin(path)
         yield path

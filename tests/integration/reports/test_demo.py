@@ -44,6 +44,15 @@ def summaries(reported, tmp_path_factory):
     return [files.aggregated(parameters) for parameters in BOTH]
 
 
+def logged(folder, reported):
+    """The file of a log."""
+    with (folder / "log.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["time", "set", "client"])
+        rows.writerows((join.time, join.set, join.client) for join in reported.log.joins)
+    return folder / "log.csv"
+
+
 def test_every_number_of_the_demo_is_checked(summaries, reported):
     for summary in summaries:
         summary.check(reported)
@@ -85,11 +94,7 @@ def test_a_report_that_was_lost_or_is_in_error_is_noticed(summaries, reported, n
 
 
 def test_the_command_draws_a_picture_and_prints_window_and_guarantee(reported, tmp_path):
-    with (tmp_path / "log.csv").open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["time", "set", "client"])
-        rows.writerows((join.time, join.set, join.client) for join in reported.log.joins)
-    arguments = ["--log", tmp_path / "log.csv", "--window-hours", "6", "--plot", tmp_path / "p.png"]
+    arguments = ["--log", logged(tmp_path, reported), "--window-hours", "6", "--plot", tmp_path / "p.png"]
     told = CliRunner().invoke(app, ["reports", "demo", *map(str, arguments)])
     assert told.exit_code == 0, told.output
     assert "one client in one window of 6 h" in told.output
@@ -153,11 +158,7 @@ def test_the_table_counts_shared_sets_the_others_and_the_error(released):
 
 
 def test_the_command_compares_three_kinds_of_keys(released, tmp_path):
-    with (tmp_path / "log.csv").open("w", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["time", "set", "client"])
-        rows.writerows((join.time, join.set, join.client) for join in released.reported.log.joins)
-    arguments = ["--log", tmp_path / "log.csv", "--mode", "kanon", "--plot", tmp_path / "p.png"]
+    arguments = ["--log", logged(tmp_path, released.reported), "--mode", "kanon", "--plot", tmp_path / "p.png"]
     told = CliRunner().invoke(app, ["reports", "demo", *map(str, arguments)])
     assert told.exit_code == 0, told.output
     assert f"{len(released.released)} keys are released by the gate" in told.output

@@ -9,6 +9,7 @@ import random
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
+from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -30,6 +31,7 @@ from kanon.reports.payload import (
     seal,
 )
 from kanon.reports.shared_info import Rules
+from tests.integration.reports.test_collect import ATTRIBUTION
 from tests.unit.reports import made
 from tests.unit.reports.test_payload import bombs
 
@@ -51,7 +53,9 @@ def key_of(stack: Stack) -> PublicKey:
     return public_keys(stack.request("GET", PUBLIC_KEYS).body.decode())[0]
 
 
-def post(stack: Stack, cleartext: bytes, number: int, *, padded: bool = False, **changes: Any) -> int:
+def post(
+    stack: Stack, cleartext: bytes, number: int, *, path: str = "/v1/reports", padded: bool = False, **changes: Any
+) -> int:
     """Post one report, encrypted to the stack's key. Returns the status."""
     fields = {"api": "kanon", "attribution_destination": None, "source_registration_time": None}
     fields |= {"scheduled_report_time": int(stack.clock.now()) - HOUR}
@@ -61,7 +65,7 @@ def post(stack: Stack, cleartext: bytes, number: int, *, padded: bool = False, *
     key = key_of(stack)
     payload = base64.b64encode(seal(cleartext, key.key, text)).decode()
     body = {"shared_info": text, "aggregation_service_payloads": [{"payload": payload, "key_id": key.id}]}
-    return stack.request("POST", "/v1/reports", json.dumps(body), {"content-type": "application/json"}).status
+    return stack.request("POST", path, json.dumps(body), {"content-type": "application/json"}).status
 
 
 def good(number: int) -> bytes:
@@ -156,23 +160,15 @@ def test_strangers_end_no_job_and_charge_nothing_to_it(stack: Stack) -> None:
     """Junk with invented origins, hours and destinations beside good reports."""
     mine, api = "https://mine.test", {"api": "attribution-reporting", "attribution_destination": "https://shop.test"}
     assert stack.request("GET", PUBLIC_KEYS).status == 200
-    path = "/.well-known/attribution-reporting/report-aggregate-attribution"
-    key = key_of(stack)
-
-    def send(number: int, cleartext: bytes, **changes: Any) -> int:
-        text = made.info(number, **api | changes).text()
-        wire = base64.b64encode(seal(cleartext, key.key, text)).decode()
-        body = {"shared_info": text, "aggregation_service_payloads": [{"payload": wire, "key_id": key.id}]}
-        return stack.request("POST", path, json.dumps(body), {"content-type": "application/json"}).status
-
+    send = partial(post, stack, path=ATTRIBUTION, **api)
     now = int(stack.clock.now())
     for number in range(10):
         text = encode([Contribution(1, 60_000)], made.LAYOUT)
-        assert send(number, text, reporting_origin=mine, scheduled_report_time=now - HOUR) == 200
+        assert send(text, number, reporting_origin=mine, scheduled_report_time=now - HOUR) == 200
     for number in range(100, 130):
         origin = f"https://{number}.test" if number % 2 else mine
         hour, shop = now - number * 12 * HOUR, f"https://shop-{number}.test"
-        sent = send(number, b"junk", reporting_origin=origin, scheduled_report_time=hour, attribution_destination=shop)
+        sent = send(b"junk", number, reporting_origin=origin, scheduled_report_time=hour, attribution_destination=shop)
         assert sent == 200
     before = set(names(stack))
     stack.advance(61)

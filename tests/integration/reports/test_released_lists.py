@@ -149,10 +149,7 @@ def test_after_its_plan_a_job_needs_no_list(deployed: Deployed, stage: str, monk
         deployed.lists.publish(STEP + number, VALUES)
     assert deployed.lists.objects.values("terms", first, "0") is None
     deployed.lists.unlist(VALUES[0])
-    deployed.functions.sqs.send_message(
-        QueueUrl=deployed.functions.urls["Stages"], MessageBody=StageMessage(job="job").model_dump_json()
-    )
-    for message in deployed.functions.service.stages.resumed("job"):
+    for message in (StageMessage(job="job"), *deployed.functions.service.stages.resumed("job")):
         queue = "Stages" if isinstance(message, StageMessage) else "Maps"
         deployed.functions.sqs.send_message(
             QueueUrl=deployed.functions.urls[queue], MessageBody=message.model_dump_json()

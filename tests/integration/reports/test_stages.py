@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kanon.reports import mapping
-from kanon.reports.avro import LEAST_REPORT, Report, listed
+from kanon.reports.avro import LEAST_REPORT, Report
 from kanon.reports.errors import JobError
 from kanon.reports.mapping import open_report
 from kanon.reports.payload import seal
@@ -140,9 +140,8 @@ def sums_of(service: Aggregation, job: str) -> tuple[dict[int, int], Any]:
     """The exact sums and the counts of a job's only shard."""
     mapped = Work(service.bucket(WORK), job).mapped(service.tables.jobs.recorded(job, "map")[0])
     (sums,) = mapped.partitions
-    keys = [int.from_bytes(key, "big") for key in listed(sums.keys)]
     counts = mapped.reports, mapped.duplicates, mapped.errors, len(mapped.report_ids), mapped.sources
-    return dict(zip(keys, sums.sums.tolist(), strict=True)), counts
+    return made.by_bucket((sums.keys, sums.sums)), counts
 
 
 def in_pieces(service: Aggregation, monkeypatch: pytest.MonkeyPatch) -> MapMessage:

@@ -81,29 +81,26 @@ def run(folder, *files, secrets=SECRETS, **options):
     return aggregate(job(folder, *files, **options), secrets, undeclared=True)
 
 
+def by_bucket(*parts):
+    """The number of each key, by its bucket. A part has keys and as many numbers."""
+    return {
+        int.from_bytes(key, "big"): number
+        for keys, numbers in parts
+        for key, number in zip(listed(keys), numbers.tolist(), strict=True)
+    }
+
+
 def sums(outcome):
     """The exact sums that noise was added to, by bucket."""
-    return {
-        int.from_bytes(key, "big"): total
-        for part in outcome.partitions
-        for key, total in zip(listed(part.exact.keys), part.exact.sums.tolist(), strict=True)
-    }
+    return by_bucket(*((part.exact.keys, part.exact.sums) for part in outcome.partitions))
 
 
 def seen(outcome):
     """The exact sums of all keys of the reports, by bucket."""
-    return {
-        int.from_bytes(key, "big"): total
-        for part in outcome.seen
-        for key, total in zip(listed(part.keys), part.sums.tolist(), strict=True)
-    }
+    return by_bucket(*((part.keys, part.sums) for part in outcome.seen))
 
 
 def released(outcome):
     """What may be published, by bucket."""
-    found = {}
-    for part in outcome.partitions:
-        release = part.release()
-        for key, metric in zip(listed(release.keys), release.metrics.tolist(), strict=True):
-            found[int.from_bytes(key, "big")] = metric
-    return found
+    releases = [part.release() for part in outcome.partitions]
+    return by_bucket(*((release.keys, release.metrics) for release in releases))

@@ -9,7 +9,7 @@ from kanon.reports import histogram as module
 from kanon.reports.avro import listed
 from kanon.reports.errors import JobError
 from kanon.reports.histogram import EMPTY, Histogram, Sums, distinct, exact_sums, partition_of, skip_lists
-from tests.unit.reports.made import keys16
+from tests.unit.reports.made import by_bucket, keys16
 
 buckets = st.integers(0, 5) | st.sampled_from([1 << 64, 1 << 120, 2**128 - 256])
 pairs = st.lists(st.tuples(buckets, st.integers(1, 2**32)))
@@ -21,9 +21,7 @@ def histogram(contributions):
 
 
 def as_dict(summed):
-    return {
-        int.from_bytes(key, "big"): total for key, total in zip(listed(summed.keys), summed.sums.tolist(), strict=True)
-    }
+    return by_bucket((summed.keys, summed.sums))
 
 
 def plain(*lists):

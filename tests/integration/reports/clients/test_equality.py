@@ -30,6 +30,7 @@ from kanon.reports.noise import Noised
 from kanon.reports.payload import PayloadLayout, PublicKey
 from kanon.reports.shared_info import Rules, units
 from tests.oracles.reports import Query, algorithm_6, algorithm_8
+from tests.unit.reports.made import by_bucket
 
 BOUND, WINDOW, MINUTE, HOUR = 8, 600_000, 60_000, 3_600_000
 ORIGIN = "https://report.test"
@@ -110,9 +111,7 @@ class System:
         exact = exact_sums(mapped.partitions, domain if parameters.mode == "declared" else None)
         drawn = np.array([noise(number, int.from_bytes(key, "big")) for key in listed(exact.keys)], np.int64)
         release = Noised(exact, drawn, parameters.threshold).release()
-        return {
-            int.from_bytes(k, "big"): m for k, m in zip(listed(release.keys), release.metrics.tolist(), strict=True)
-        }
+        return by_bucket((release.keys, release.metrics))
 
     def _spend(self, charged, parameters):
         after = {
