@@ -63,6 +63,13 @@ class Table:
         table = b"".join(weight.to_bytes(8, "big") for weight in self.weights)
         return sha256(b"kanon/law/1" + self.lowest.to_bytes(8, "big", signed=True) + table).hexdigest()
 
+    def excess(self, shift: int, epsilon: Fraction) -> Fraction:
+        """``sum_u max(0, P(u) - e**epsilon P(u+shift))``, rounded up."""
+        low, _ = exp_bounds(epsilon)
+        above, below = low.as_integer_ratio()
+        excess = (below * self.weight(u) - above * self.weight(u + shift) for u in range(self.min, self.max + 1))
+        return Fraction(sum(e for e in excess if e > 0), below * TOTAL)
+
 
 @dataclass(frozen=True)
 class Law(Table):
@@ -79,7 +86,7 @@ class Law(Table):
     @cached_property
     def shift_delta(self) -> Fraction:
         """``sum_u max(0, P(u) - e**epsilon P(u+1))``, rounded up by no more than the error of :func:`exp_bounds`."""
-        return self._excess(1)
+        return self.excess(1, self.epsilon)
 
     @property
     def two_way_shift_delta(self) -> Fraction | None:
@@ -89,14 +96,7 @@ class Law(Table):
         """
         if self.shape == "one-sided":
             return None
-        return max(self.shift_delta, self._excess(-1))
-
-    def _excess(self, shift: int) -> Fraction:
-        """``sum_u max(0, P(u) - e**epsilon P(u+shift))``, rounded up."""
-        low, _ = exp_bounds(self.epsilon)
-        above, below = low.as_integer_ratio()
-        excess = (below * self.weight(u) - above * self.weight(u + shift) for u in range(self.min, self.max + 1))
-        return Fraction(sum(e for e in excess if e > 0), below * TOTAL)
+        return max(self.shift_delta, self.excess(-1, self.epsilon))
 
     @cached_property
     def tail_delta(self) -> Fraction:

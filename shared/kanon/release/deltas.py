@@ -5,33 +5,16 @@ for which ``P[S] <= e**epsilon Q[S] + delta`` for every set S of outcomes. ``e**
 so a delta is never too small.
 """
 
-from collections.abc import Iterable
 from fractions import Fraction
 
-from kanon.noise.exact import exp_bounds
 from kanon.noise.laws import Table
-from kanon.noise.words import TOTAL
-
-Pairs = Iterable[tuple[int, int]]
-"""The weights of each outcome under two distributions."""
 
 _ROOT_BITS = 256
 
 
-def hockey_stick(pairs: Pairs, epsilon: Fraction) -> Fraction:
-    """``sum max(0, P - e**epsilon Q)`` for weights that sum to 2^64, rounded up by less than 2^-200."""
-    low, _ = exp_bounds(epsilon)
-    top, bottom = low.numerator, low.denominator
-    return Fraction(sum(max(0, p * bottom - q * top) for p, q in pairs), bottom * TOTAL)
-
-
 def shift_delta(table: Table, shift: int, epsilon: Fraction) -> Fraction:
     """The hockey-stick of ``x`` and ``x + shift``, x drawn from the table: the larger of the two directions."""
-    here = [*table.weights, *[0] * shift]
-    there = [*[0] * shift, *table.weights]
-    return max(
-        hockey_stick(zip(here, there, strict=True), epsilon), hockey_stick(zip(there, here, strict=True), epsilon)
-    )
+    return max(table.excess(shift, epsilon), table.excess(-shift, epsilon))
 
 
 def of_each(delta: Fraction, groups: int) -> Fraction:
