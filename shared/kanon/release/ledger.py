@@ -150,7 +150,15 @@ class Ledger:
     def sampling_secret(self, dataset: str, specification: str) -> bytes:
         """The secret that samples rows and groups; one for each dataset and specification."""
         name = sha256(length_prefixed(dataset.encode(), specification.encode())).hexdigest()
-        return self._secrets.keep(f"sampling-{name}", secrets.token_bytes(SECRET_BYTES))
+        return self._secret(f"sampling-{name}")
+
+    def _secret(self, name: str) -> bytes:
+        """The secret of this name, which is drawn if there is none. Durable when this returns."""
+        self._secrets.keep(name, secrets.token_bytes(SECRET_BYTES))
+        kept = self._secrets.find(name)
+        if kept is None:
+            raise LedgerError(f"the secret {name} was destroyed while it was written: try again")
+        return kept
 
     def find(self, purchase: Purchase) -> Spend | None:
         """The spend of a release that was paid for earlier.
@@ -206,7 +214,7 @@ class Ledger:
         entries, last = self._read()
         _refuse(entries, purchase)
         id_ = secrets.token_hex(16)
-        secret = self._secrets.keep(f"noise-{id_}", secrets.token_bytes(SECRET_BYTES))
+        secret = self._secret(f"noise-{id_}")
         spend = Spend(**vars(purchase), id=id_, input=digest(derived(secret, "input")))
         if self._append(_spend_json(spend), last):
             return spend, Tape(secret, id_)

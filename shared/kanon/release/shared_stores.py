@@ -13,7 +13,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from kanon.dynamo.conditions import refused_by
 from kanon.release.errors import LedgerError
-from kanon.release.stores import BEGINNING, SECRET_BYTES, hash_of
+from kanon.release.stores import SECRET_BYTES, hash_of_last
 
 if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
@@ -55,7 +55,7 @@ class TableStore:
             LedgerError: the table cannot be written.
         """
         lines = self.lines()
-        if (hash_of(lines[-1]) if lines else BEGINNING) != after:
+        if hash_of_last(lines) != after:
             return False
         item = {"kind": {"S": LINE}, "name": {"S": _number(len(lines))}, "text": {"S": line}}
         with _one_line_errors(self._table):
@@ -86,15 +86,11 @@ class TableSecrets:
             raise LedgerError(f"the secret {name} is damaged: it must not be written by hand")
         return secret
 
-    def keep(self, name: str, secret: bytes) -> bytes:
-        """Keep a secret unless the name has one. Returns the kept one."""
+    def keep(self, name: str, secret: bytes) -> None:
+        """Keep a secret unless the name has one."""
         item = {**_secret_key(name), "secret": {"B": secret}}
         with _one_line_errors(self._table):
             refused_by(self._client.put_item, TableName=self._table, Item=item, ConditionExpression=UNLESS_TAKEN)
-        kept = self.find(name)
-        if kept is None:
-            raise LedgerError(f"the secret {name} was destroyed while it was written: try again")
-        return kept
 
     def destroy(self, name: str) -> None:
         """Remove a secret, if it exists. A backup of the table would still hold it, so make no backups."""

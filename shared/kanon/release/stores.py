@@ -8,7 +8,7 @@ import fcntl
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +25,11 @@ BEGINNING = "0" * 64
 def hash_of(line: str) -> str:
     """SHA-256 of a line without its line break, in hexadecimal."""
     return sha256(line.encode()).hexdigest()
+
+
+def hash_of_last(lines: Sequence[str]) -> str:
+    """The hash that the next line gives for the line before it."""
+    return hash_of(lines[-1]) if lines else BEGINNING
 
 
 class Store(Protocol):
@@ -46,8 +51,8 @@ class Secrets(Protocol):
         """The secret of this name, or None."""
         ...
 
-    def keep(self, name: str, secret: bytes) -> bytes:
-        """Keep a secret unless the name has one. Returns the kept one. Durable when it returns."""
+    def keep(self, name: str, secret: bytes) -> None:
+        """Keep a secret unless the name has one. Durable when it returns."""
         ...
 
     def destroy(self, name: str) -> None:
@@ -102,9 +107,8 @@ class FileStore:
         """
         try:
             with self._locked() as handle:
-                content = _read(handle)
-                lines = _complete(content)
-                if (hash_of(lines[-1]) if lines else BEGINNING) != after:
+                content = os.pread(handle, os.fstat(handle).st_size, 0)
+                if hash_of_last(_complete(content)) != after:
                     return False
                 end = content.rfind(b"\n") + 1
                 os.ftruncate(handle, end)
@@ -129,10 +133,6 @@ class FileStore:
 
 def _complete(content: bytes) -> list[str]:
     return [line.decode() for line in content[: content.rfind(b"\n") + 1].splitlines()]
-
-
-def _read(handle: int) -> bytes:
-    return os.pread(handle, os.fstat(handle).st_size, 0)
 
 
 def _write(handle: int, content: bytes, at: int) -> None:
@@ -170,16 +170,12 @@ class FileSecrets:
             raise LedgerError(f"the secret {name} is damaged: remove its file and choose another --name, at a new cost")
         return secret
 
-    def keep(self, name: str, secret: bytes) -> bytes:
-        """Keep a secret. Its file appears only when it is complete; file and name are flushed before this returns."""
+    def keep(self, name: str, secret: bytes) -> None:
+        """Keep a secret unless the name has one. Its file appears only when it is complete, and durably."""
         try:
             put_file(self._path(name), secret)
         except OSError as error:
             raise LedgerError(f"the secret {name} cannot be written: {error.strerror}") from error
-        kept = self.find(name)
-        if kept is None:
-            raise LedgerError(f"the secret {name} was destroyed while it was written: try again")
-        return kept
 
     def destroy(self, name: str) -> None:
         """Remove the file of a secret."""
