@@ -238,12 +238,10 @@ def form_of(file: io.BufferedReader[Any], where: Where) -> Form:
     if start.startswith(BOM):
         file.read(len(BOM))
         start = start.removeprefix(BOM)
-    return text_form(start)
-
-
-def text_form(start: bytes) -> Literal["json", "array", "csv"]:
-    """The format of a text, by its first bytes."""
-    return {b"{": "json", b"[": "array"}.get(start.lstrip()[:1], "csv")  # type: ignore[return-value]
+    text = start.lstrip()
+    if text.startswith(b"{"):
+        return "json"
+    return "array" if text.startswith(b"[") else "csv"
 
 
 # --- text -----------------------------------------------------------------------------------------
