@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from typing import NamedTuple
 
 from kanon.release.bounding import (
     LARGEST_VALUE,
@@ -41,13 +42,12 @@ ALL_USERS = "all-users"
 _MOST_ROWS = 1 << 40
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A value and the bounds of its interval; None if there is no interval."""
+class Interval(NamedTuple):
+    """A value and the bounds of its interval."""
 
     value: Fraction
-    low: Fraction | None = None
-    high: Fraction | None = None
+    low: Fraction
+    high: Fraction
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,14 @@ class Totals:
     Attributes:
         name: of its column in the output.
         needs: its totals; each gets an equal part of the aggregate's budget.
-        value: computes a value and its interval from the totals (and the noisy number of users).
+        value: computes a value, and its interval if it has one, from the totals and the noisy number of users.
         uses_users: whether it also needs the noisy number of users.
         caution: a warning for the reader.
     """
 
     name: str
     needs: tuple[Need, ...]
-    value: Callable[[Sequence[Interval], Interval], Interval]
+    value: Callable[[Sequence[Interval], Interval], tuple[Fraction, ...]]
     uses_users: bool = False
     caution: str = ""
 
@@ -210,8 +210,7 @@ def _sum(column: str, low: int, high: int, scale: int) -> Totals:
 
 def divided(interval: Interval, by: int) -> Interval:
     """An interval in larger units."""
-    low, high = (None if end is None else end / by for end in (interval.low, interval.high))
-    return Interval(interval.value / by, low, high)
+    return Interval(*(end / by for end in interval))
 
 
 def _mean(column: str, low: int, high: int, scale: int, values: int) -> Totals:
@@ -241,8 +240,6 @@ def _ratio(sums: Interval, number: Interval, low: int, high: int, scale: int) ->
         exact = (low + high + total / max(Fraction(1), count)) / 2
         return min(max(exact, Fraction(low)), Fraction(high)) / scale_factor(scale)
 
-    if sums.low is None or sums.high is None or number.low is None or number.high is None:
-        return Interval(mean(sums.value, number.value))
     ends = [mean(total, count) for total in (sums.low, sums.high) for count in (number.low, number.high)]
     return Interval(mean(sums.value, number.value), min(ends), max(ends))
 
@@ -258,13 +255,13 @@ def _spread(kind: str, column: str, low: int, high: int, scale: int, values: int
     if values > 1:
         needs.append(Need(CountedRows(values), values))
 
-    def value(totals: Sequence[Interval], users: Interval) -> Interval:
+    def value(totals: Sequence[Interval], users: Interval) -> tuple[Fraction]:
         number = max(Fraction(1), (users if values == 1 else totals[2]).value)
         # w = 2 v and totals[1] sums 2 w^2 - width^2, so E[v^2] = (E[2 w^2 - width^2] + width^2) / 8.
         mean = totals[0].value / number / 2
         squares = (totals[1].value / number + width**2) / 8
         variance = min(max(squares - mean**2, Fraction(0)), Fraction(width**2, 4)) / scale_factor(2 * scale)
-        return Interval(variance if kind == "var" else square_root(variance))
+        return (variance if kind == "var" else square_root(variance),)
 
     return Totals(f"{kind}_{column}", tuple(needs), value, uses_users=values == 1)
 

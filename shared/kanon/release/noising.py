@@ -226,11 +226,11 @@ class _Column:
             totals = mechanism.totals(i)
         if asked.name.split("_")[0] in ("var", "stddev"):
             names = names[:1]
-        return cls(names, _total_cells(mechanism, i, asked, totals, len(names)))
+        return cls(names, _total_cells(mechanism, i, asked, totals))
 
 
 def _total_cells(
-    mechanism: Mechanism, i: int, asked: Totals, totals: Sequence[NoisyTotal], wanted: int
+    mechanism: Mechanism, i: int, asked: Totals, totals: Sequence[NoisyTotal]
 ) -> Callable[..., list[Cell]]:
     spec = mechanism.spec
     exact = [_exact(spec.measures, need.measure) for need in asked.needs]
@@ -244,8 +244,7 @@ def _total_cells(
         for total, read, width, role in zip(totals, exact, widths, roles, strict=True):
             noisy = total.noisy(read(group), tape.word(role, group.name))
             drawn.append(Interval(noisy, noisy - width, noisy + width))
-        result = asked.value(drawn, Interval(users, users - users_width, users + users_width))
-        return [result.value, result.low, result.high][:wanted]
+        return list(asked.value(drawn, Interval(users, users - users_width, users + users_width)))
 
     return cells
 
