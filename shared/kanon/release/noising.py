@@ -20,7 +20,7 @@ from kanon.release.aggregate_noise import LEVEL, NoisyTotal, half_width
 from kanon.release.aggregates import AllUsers, AutomaticSum, Interval, Quantiles, Totals, scale_factor
 from kanon.release.bounding import LEFT_OUT, Bins, Bounding, Cells, Measure, Sum, bin_edges, decoded
 from kanon.release.mechanism import Mechanism, Rule
-from kanon.release.output import Cell, Released
+from kanon.release.output import Released
 from kanon.release.selection import OptimalSelection, Thresholded
 from kanon.release.tape import Tape, encoded_rows
 
@@ -142,7 +142,7 @@ def publish(table: PrivateTable, mechanism: Mechanism, tape: Tape) -> Released:
     for piece in _listed(table, spec.listed):
         for group, noisy in _selected(piece, mechanism, tape):
             users = Fraction(noisy)
-            cells: list[Cell] = [] if width is None else [users, users - width, users + width]
+            cells: list[Fraction] = [] if width is None else [users, users - width, users + width]
             for column in columns:
                 cells += column.cells(group, users, tape)
             rows.append((decoded(group.name, len(spec.groups)), tuple(cells)))
@@ -207,7 +207,7 @@ class _Column:
     """The output columns of one aggregate."""
 
     names: tuple[str, ...]
-    cells: Callable[[Group, Fraction, Tape], list[Cell]]
+    cells: Callable[[Group, Fraction, Tape], list[Fraction]]
 
     @classmethod
     def of(cls, mechanism: Mechanism, i: int, bounds: Mapping[int, tuple[int, int]], left_out: int | None) -> "_Column":
@@ -231,7 +231,7 @@ class _Column:
 
 def _total_cells(
     mechanism: Mechanism, i: int, asked: Totals, totals: Sequence[NoisyTotal]
-) -> Callable[..., list[Cell]]:
+) -> Callable[..., list[Fraction]]:
     spec = mechanism.spec
     exact = [_exact(spec.measures, need.measure) for need in asked.needs]
     level = 1 - (1 - LEVEL) / (len(totals) + asked.uses_users)
@@ -239,7 +239,7 @@ def _total_cells(
     roles = [f"{spec.roles[i]}/{part}" for part in range(len(totals))]
     users_width = _users_width(mechanism, level)
 
-    def cells(group: Group, users: Fraction, tape: Tape) -> list[Cell]:
+    def cells(group: Group, users: Fraction, tape: Tape) -> list[Fraction]:
         drawn = []
         for total, read, width, role in zip(totals, exact, widths, roles, strict=True):
             noisy = total.noisy(read(group), tape.word(role, group.name))
@@ -249,11 +249,11 @@ def _total_cells(
     return cells
 
 
-def _quantile_cells(mechanism: Mechanism, i: int, asked: Quantiles) -> Callable[..., list[Cell]]:
+def _quantile_cells(mechanism: Mechanism, i: int, asked: Quantiles) -> Callable[..., list[Fraction]]:
     spec, quantiles = mechanism.spec, mechanism.quantiles(i)
     place = spec.measures.index(asked.measure)
 
-    def cells(group: Group, _: Fraction, tape: Tape) -> list[Cell]:
+    def cells(group: Group, _: Fraction, tape: Tape) -> list[Fraction]:
         edges = [one.draw(group.measures[place], tape, f"{spec.roles[i]}/{one.q}", group.name) for one in quantiles]
         return [asked.edge(edge) for edge in sorted(edges)]
 

@@ -28,9 +28,6 @@ SHOWN = 40
 """Groups shown in the picture."""
 
 
-Cell = Fraction | None
-
-
 @dataclass(frozen=True)
 class Released:
     """The released rows, one for each released group. They may be published.
@@ -43,15 +40,13 @@ class Released:
     """
 
     columns: tuple[str, ...]
-    rows: tuple[tuple[tuple[str, ...], tuple[Cell, ...]], ...]
+    rows: tuple[tuple[tuple[str, ...], tuple[Fraction, ...]], ...]
     bounds: Mapping[str, tuple[Fraction, Fraction]]
     left_out: int | None = None
 
 
-def number(cell: Cell) -> int | float | None:
+def number(cell: Fraction) -> int | float:
     """A cell as a number: an integer, or the nearest float."""
-    if cell is None:
-        return None
     return cell.numerator if cell.denominator == 1 else float(cell)
 
 
@@ -59,7 +54,7 @@ def csv_bytes(released: Released, groups: Sequence[str]) -> bytes:
     """The table as CSV with a header."""
     rows = [[*groups, *released.columns]]
     for names, cells in released.rows:
-        rows.append([*map(shown_as_text, names), *("" if cell is None else repr(number(cell)) for cell in cells)])
+        rows.append([*map(shown_as_text, names), *(repr(number(cell)) for cell in cells)])
     return "".join(f"{','.join(map(_quoted, row))}\n" for row in rows).encode()
 
 
@@ -86,8 +81,7 @@ def parquet_bytes(released: Released, groups: Sequence[str]) -> bytes:
     for i in range(len(released.columns)):
         cells = [number(cells[i]) for _, cells in released.rows]
         whole = all(isinstance(cell, int) and abs(cell) < 1 << 63 for cell in cells)
-        arrays.append(pa.array(cells if whole else [None if c is None else float(c) for c in cells],
-                               pa.int64() if whole else pa.float64()))  # fmt: skip
+        arrays.append(pa.array(cells, pa.int64()) if whole else pa.array(map(float, cells), pa.float64()))
     sink = io.BytesIO()
     pq.write_table(pa.table(arrays, names=[*groups, *released.columns]), sink)
     return sink.getvalue()
@@ -179,7 +173,7 @@ def json_bytes(value: Mapping[str, Any]) -> bytes:
 
 def picture(released: Released, mechanism: Mechanism) -> bytes:
     """The released groups with the largest numbers of users, with their intervals, as a PNG."""
-    rows = sorted(released.rows, key=lambda row: -(row[1][0] or 0) if row[1] else 0)[:SHOWN]
+    rows = sorted(released.rows, key=lambda row: -row[1][0] if row[1] else 0)[:SHOWN]
     figure, ((axes,),) = panels(1, 1, (8, 1.6 + 0.24 * max(1, len(rows))))
     label = f"with intervals of {float(LEVEL):.0%}\n{counted(mechanism.spec, released)}"
     _draw(axes, [(", ".join(names), cells) for names, cells in reversed(rows)], label)
@@ -192,12 +186,12 @@ def picture(released: Released, mechanism: Mechanism) -> bytes:
         return saved(figure)
 
 
-def _draw(axes: "Axes", rows: Sequence[tuple[str, tuple[Cell, ...]]], label: str) -> None:
+def _draw(axes: "Axes", rows: Sequence[tuple[str, tuple[Fraction, ...]]], label: str) -> None:
     places = list(range(len(rows)))
     if rows and rows[0][1]:
-        values = [float(cells[0] or 0) for _, cells in rows]
-        below = [value - float(cells[1] or 0) for value, (_, cells) in zip(values, rows, strict=True)]
-        above = [float(cells[2] or 0) - value for value, (_, cells) in zip(values, rows, strict=True)]
+        values, lows, highs = ([float(cells[i]) for _, cells in rows] for i in range(3))
+        below = [value - low for value, low in zip(values, lows, strict=True)]
+        above = [high - value for value, high in zip(values, highs, strict=True)]
         axes.errorbar(values, places, xerr=[below, above], fmt="o", color="#0072B2", ecolor="#999999", capsize=2, ms=4)
         axes.set_xlabel(label, wrap=True)
     axes.set_yticks(places, [_short(name) for name, _ in rows], fontsize=8, parse_math=False)

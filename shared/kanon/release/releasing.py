@@ -68,7 +68,7 @@ class Release:
     @property
     def fewest_users(self) -> int:
         """A number of users that the data surely or almost surely have, from the released rows and the floor."""
-        counts = [] if self.mechanism.spec.only_groups else [cells[1] or 0 for _, cells in self.released.rows]
+        counts = [] if self.mechanism.spec.only_groups else [cells[1] for _, cells in self.released.rows]
         floor = self.mechanism.rule.floor if self.released.rows else 0
         return max(floor, *(int(low) for low in counts), 0)
 
