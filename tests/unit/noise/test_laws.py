@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from hashlib import sha256
 from itertools import pairwise
 from math import floor
 
@@ -18,93 +19,30 @@ from kanon.noise.words import TOTAL
 FALSE_ALARM = 1e-6
 """Probability with which a correct table fails a chi-square test of its draws."""
 
-# lowest outcome and weights, SHA-256: a changed digest is another mechanism and another type.
 DIGESTS = {
-    ("balanced", 24): (
-        "e5b15404f1aac57c3065d3cadd9c26c170bddfcb85668cde096c2891d078d23c",
-        "fa571b49f059297e481e4bbcea5c28d5a07db181eb071fd3679cf742bca48086",
-    ),
-    ("balanced", 168): (
-        "e5b15404f1aac57c3065d3cadd9c26c170bddfcb85668cde096c2891d078d23c",
-        "50a45530eb3eb0664ea54146ad9ef1963648fb17fbb964954eac66e810272d93",
-    ),
-    ("balanced", 720): (
-        "bc084317c8c18923d2a7855b3b08ba6e0825a62a80abe7c07ed26f320556a3bb",
-        "d25271c81cef6ad195c6d2f969ed8c2b4dd5e38135cde401c4bbcd32252c7ac0",
-    ),
-    ("balanced-2", 24): (
-        "d25271c81cef6ad195c6d2f969ed8c2b4dd5e38135cde401c4bbcd32252c7ac0",
-        "fa571b49f059297e481e4bbcea5c28d5a07db181eb071fd3679cf742bca48086",
-    ),
-    ("balanced-2", 168): (
-        "9a5f46df19810da255ae4b1ec01724c29e0772ed5d0aebaa3875d41f3348ab76",
-        "50a45530eb3eb0664ea54146ad9ef1963648fb17fbb964954eac66e810272d93",
-    ),
-    ("balanced-2", 720): (
-        "fa571b49f059297e481e4bbcea5c28d5a07db181eb071fd3679cf742bca48086",
-        "d25271c81cef6ad195c6d2f969ed8c2b4dd5e38135cde401c4bbcd32252c7ac0",
-    ),
-    ("sharp-2", 24): (
-        "7aa862144edd2f32ed6dca7d9b01ab853901afeec41c0a22c96938db6ada26d9",
-        "af7eb2e6af4dd081f1a91ca382aba98b004217256babf11f531f27688c581b19",
-    ),
-    ("sharp-2", 168): (
-        "bf0aa12efcb26959f1120711fbe60430fca88b6603c0241c45774821b9f61c60",
-        "ede429aa65993aab02287a3d2db72560b9ba98317fa578fa04132c1bd7993cc1",
-    ),
-    ("sharp-2", 720): (
-        "2007883cccaff031ebe913d763b47fdeb6af43fffdc429a7d6dae7c18cb8a137",
-        "ecc2ead0e27c123c1f12ca0a7cbb4a4feb0a0a49fe883a5b12f9ff28ae8b194d",
-    ),
-    ("crossing", 24): (
-        "201dbe76d21fbe0e84e288b13e37a7872846d1ab6449d4f143fb27dba5f88d8a",
-        "8ab59b79f5ea491e13216187d2c18d4c0342e4f0a1a5220512a3e8348f01cf4e",
-    ),
-    ("crossing", 168): (
-        "201dbe76d21fbe0e84e288b13e37a7872846d1ab6449d4f143fb27dba5f88d8a",
-        "2bc0616ff24b8fe2ef5a6fd5d2198d631a82c894eb6bf1ede8bb7c0275fa7593",
-    ),
-    ("crossing", 720): (
-        "8919a6f3fdc4595f71b1b6c4ab853fd31d8ab930a1f1f8d26412918192542bcf",
-        "2bc0616ff24b8fe2ef5a6fd5d2198d631a82c894eb6bf1ede8bb7c0275fa7593",
-    ),
-    ("returning", 24): (
-        "08481c8fd7a176412ea84e2b46cdcf19e53e80ef3c2c2589f5640699e41ad28d",
-        "0a53713431568c1596f09c7042f9b1047b985eebf05185b30689e59bf70cd1f3",
-    ),
-    ("returning", 168): (
-        "282fddc07fdb9f7f0941bfc2318e790356ef8cce251ca6bab55a1d8ab463c4e1",
-        "ad3954d93554493582a7df6b93befb123f900aca7cb6f6b5e84f80ee460a2481",
-    ),
-    ("returning", 720): (
-        "be9bc614fd67914dd8f59a5c9123d1bc2802e41e19cded706c4349acfc99b4b4",
-        "ad3954d93554493582a7df6b93befb123f900aca7cb6f6b5e84f80ee460a2481",
-    ),
-    ("published", 24): (
-        "7f51f4b4d147aff64098646a95c279acadd0314f5f5470be2f88845947096863",
-        "e54679da5ac122ab552de5cc4115084fd842bc7712de381c6f5694fc38af53f2",
-    ),
-    ("published", 168): (
-        "7f51f4b4d147aff64098646a95c279acadd0314f5f5470be2f88845947096863",
-        "e54679da5ac122ab552de5cc4115084fd842bc7712de381c6f5694fc38af53f2",
-    ),
-    ("published", 720): (
-        "7f51f4b4d147aff64098646a95c279acadd0314f5f5470be2f88845947096863",
-        "e54679da5ac122ab552de5cc4115084fd842bc7712de381c6f5694fc38af53f2",
-    ),
-    ("sharp", 24): (
-        "bed802459a2b565cbfc99fe5ea4e31fdcd5eb1207607800db49d0a5d0c5b257c",
-        "af7eb2e6af4dd081f1a91ca382aba98b004217256babf11f531f27688c581b19",
-    ),
-    ("sharp", 168): (
-        "bed802459a2b565cbfc99fe5ea4e31fdcd5eb1207607800db49d0a5d0c5b257c",
-        "ede429aa65993aab02287a3d2db72560b9ba98317fa578fa04132c1bd7993cc1",
-    ),
-    ("sharp", 720): (
-        "bed802459a2b565cbfc99fe5ea4e31fdcd5eb1207607800db49d0a5d0c5b257c",
-        "ecc2ead0e27c123c1f12ca0a7cbb4a4feb0a0a49fe883a5b12f9ff28ae8b194d",
-    ),
+    ("balanced", 24): "4c8027e7faf3e3c834811130b90d6487725925435d1f8314c05662e2f7077173",
+    ("balanced", 168): "739e0b77674745975513c6560080d75971e2643d2b05cee067bc21c65b1ba70c",
+    ("balanced", 720): "abb2a076d1b97e3006c5e8e9c935aff2d9e65b12a586feed365db5bf0f75c482",
+    ("balanced-2", 24): "af45c1bf20e628e42a2b746fb2ea07b6e6b4a8f0b6e67e552209393491e3404d",
+    ("balanced-2", 168): "3481ee23afda2acf3c33bf229064d26c60ff464fa2fa907739543869bf913324",
+    ("balanced-2", 720): "c8e76a50877b88aad67795fac282c51ef03d7b5a50cff577d8017f6731dc7200",
+    ("sharp-2", 24): "07e2d1666b940e1637c7f1d5f38ec4cba159dc0f95971db2263fd6b3c6374fb1",
+    ("sharp-2", 168): "46032de97b3ad067e42a83ddf185e5715e7f61c1d8097ddddddcc9ac22079b7c",
+    ("sharp-2", 720): "c7ee4807fdda9988e957680981493d32a91110275b7887609ed22bf5c19ebbaf",
+    ("crossing", 24): "c9b94d83310d8c77ae7fe42f9faf03a6290437755e31214d937062d6884be49c",
+    ("crossing", 168): "9cbc10b045b8c6db7851e192cacef50835e36b39466965af6b5c53c9c269a6cd",
+    ("crossing", 720): "f50402914542ecd0efa419337a345e575929147c7a47dc345ce39d1aa6a2a182",
+    ("returning", 24): "3a35768479cab3ec709856cc137d2b169a0b393f530e5857f4a36316100c0366",
+    ("returning", 168): "9fd160062b01e185427f6aff93bd8c803a102cf342d705cdb1f5ded0a5007f31",
+    ("returning", 720): "7cb8c05e59de2b1bc39bc4d84391c2d45ab5ee4f9ab421d368172ade9fc22f48",
+    ("published", 24): "c722d759fa4c6726bb35bdc337c55869271d989d9fb17064880df720aca4240e",
+    ("published", 168): "c722d759fa4c6726bb35bdc337c55869271d989d9fb17064880df720aca4240e",
+    ("published", 720): "c722d759fa4c6726bb35bdc337c55869271d989d9fb17064880df720aca4240e",
+    ("sharp", 24): "0b4084ef45cf21748621f6d96cf208505ec6f024835cd2e32da3acc16be73517",
+    ("sharp", 168): "5d900253cf07bdc193b7e1b59fa7168aeca0f4332bcceb4297855701adbd32d5",
+    ("sharp", 720): "d4e5b8208b80be4b8345b669559b7f6f71ae24286af207a96d4469f966c36a37",
 }
+"""SHA-256 of the digests of both tables: a changed one is another mechanism and another type."""
 
 SHIPPED = sorted(
     {law for window in (24, 168, 720) for name in PROFILES for law in profile(name, window)},
@@ -130,7 +68,8 @@ def ideal(law: Law, x: int, digits: int = 80) -> Decimal:
 @pytest.mark.parametrize("window", [24, 168, 720])
 @pytest.mark.parametrize("name", sorted(PROFILES))
 def test_the_tables_of_a_profile_are_pinned(name: str, window: int) -> None:
-    assert tuple(law.digest for law in profile(name, window)) == DIGESTS[name, window]
+    tables = "".join(law.digest for law in profile(name, window))
+    assert sha256(tables.encode()).hexdigest() == DIGESTS[name, window]
 
 
 RATES = {
@@ -170,15 +109,6 @@ def test_every_weight_except_that_of_zero_is_rounded_down(law: Law) -> None:
 
 
 @each_shipped_law
-def test_the_tails_are_truncated_and_not_clamped(law: Law) -> None:
-    for inner, outer in ((law.max - 1, law.max), (law.min + 1, law.min)):
-        if abs(outer) > abs(inner):
-            fall = law.weight(outer) / law.weight(inner)
-            assert fall == pytest.approx(float(ideal(law, outer) / ideal(law, inner)), rel=1e-6)
-    assert law.weight(law.min - 1) == law.weight(law.max + 1) == 0
-
-
-@each_shipped_law
 def test_draws_have_the_law_of_the_table(law: Law) -> None:
     draw = random.Random(f"draws of {label(law)}")
     number = 100_000
@@ -205,24 +135,6 @@ def test_the_number_of_words_of_an_outcome_equals_its_weight() -> None:
     assert [high - low for low, high in pairwise(bounds)] == list(law.weights)
 
 
-def test_a_two_sided_table_is_symmetric() -> None:
-    law = two_sided(Fraction(3, 4), 25)
-    assert law.weights == law.weights[::-1]
-    assert (law.min, law.max) == (-25, 25)
-
-
-def test_a_one_sided_table_begins_at_zero() -> None:
-    law = one_sided(Fraction(6, 5), 14)
-    assert (law.min, law.max) == (0, 14)
-
-
-@pytest.mark.parametrize("epsilon", ["0.001", "0.05", "0.75", "1.2", "3"])
-@pytest.mark.parametrize("shape", [one_sided, two_sided])
-def test_probabilities_add_to_one_exactly(shape: type, epsilon: str) -> None:
-    law = shape(Fraction(epsilon), 12)
-    assert sum(law.probability(x) for x in range(law.min, law.max + 1)) == 1
-
-
 @pytest.mark.parametrize(
     ("epsilon", "truncation", "message"),
     [
@@ -230,7 +142,6 @@ def test_probabilities_add_to_one_exactly(shape: type, epsilon: str) -> None:
         (Fraction(21), 5, "the epsilon of a noise distribution must lie between 0.001 and 20"),
         (Fraction(1), 0, "the truncation of a noise distribution must lie between 1 and 10000, not 0"),
         (Fraction(1), 10_001, "the truncation of a noise distribution must lie between 1 and 10000, not 10001"),
-        (Fraction(1), 50, "truncation 50 is too large for epsilon 1"),
     ],
 )
 def test_a_noise_distribution_that_does_not_fit_a_table_is_refused(
@@ -241,7 +152,7 @@ def test_a_noise_distribution_that_does_not_fit_a_table_is_refused(
 
 
 def test_the_message_about_a_too_wide_law_names_a_truncation_that_works() -> None:
-    with pytest.raises(ValueError, match="use at most 43"):
+    with pytest.raises(ValueError, match=r"truncation 50 is too large for epsilon 1: .* use at most 43"):
         two_sided(Fraction(1), 50)
     assert two_sided(Fraction(1), 43).min == -43
     with pytest.raises(ValueError, match="use at most 43"):
