@@ -4,10 +4,8 @@ import csv
 import gzip
 import json
 from collections import defaultdict
-from functools import cache, reduce
+from functools import cache
 from hashlib import sha256
-from pathlib import Path
-from random import Random
 
 import numpy as np
 import pytest
@@ -15,13 +13,11 @@ from typer.testing import CliRunner
 
 from kanon.cli.main import app
 from kanon.risk.hashing import HashKey
-from kanon.risk.khll import merge, to_bytes
 from kanon.risk.scan import batches
 from kanon.risk.sketch_leak import leak, users_of
 from kanon.risk.sketching import of_batches
 from kanon.risk.uniqueness import curve
 from tests.paths import REAL_LOG
-from tests.unit.risk.made import sketch_of_file
 
 pytestmark = pytest.mark.skipif(not REAL_LOG.exists(), reason="the real join log is not beside the checkout")
 
@@ -75,22 +71,6 @@ def test_over_31_keys_the_curve_is_within_its_standard_errors() -> None:
     assert (np.abs(off_values) <= 1).mean(axis=0).min() >= 0.6
     assert np.abs(off_rows).max() <= 4
     assert np.abs(off_number).max() <= 0.08
-
-
-def test_the_log_in_seven_parts_merges_in_any_order_to_the_same_bytes(tmp_path: Path) -> None:
-    whole = to_bytes(sketch_of_file(REAL_LOG, ("set",), key(0)))
-    header, *lines = rows()
-    random = Random(7)
-    owner = [random.randrange(7) for _ in lines]
-    parts = []
-    for part in range(7):
-        path = tmp_path / f"{part}.csv"
-        with path.open("w", newline="") as text:
-            csv.writer(text).writerows([header, *(line for line, own in zip(lines, owner, strict=True) if own == part)])
-        parts.append(sketch_of_file(path, ("set",), key(0)))
-    for _ in range(10):
-        random.shuffle(parts)
-        assert to_bytes(reduce(merge, parts)) == whole
 
 
 @pytest.mark.parametrize("precision", [12, 15])

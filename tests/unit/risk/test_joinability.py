@@ -89,9 +89,3 @@ def test_different_keys_and_empty_columns_refuse() -> None:
         containment(column(values), sketch_of(values, values, SIZE, b"another!"))
     with pytest.raises(RiskError, match="without values"):
         containment(column(values), empty(SIZE, CHECK))
-
-
-def test_json_has_both_estimators_and_the_verdict() -> None:
-    told = joinability(column(np.arange(3, dtype=np.uint64)), column(np.arange(3, dtype=np.uint64))).as_json()
-    assert told["first_in_second"] == {"matched": 1.0, "standard_error": 0.0, "thesis": 1.0}
-    assert (told["first_unique"], told["second_unique"], told["joinable"]) == (1.0, 1.0, True)

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanon.risk import hashing
-from kanon.risk.errors import RiskError
 from kanon.risk.khll import MOST_EXACT, Sketch, empty, merge, to_bytes
 from tests.unit.risk.made import sketch_of
 from tests.unit.risk.naive import Row, naive_sketch
@@ -93,11 +92,6 @@ def test_a_value_that_leaves_the_sketch_removes_its_registers() -> None:
     assert to_bytes(merge(large, small)) == to_bytes(merge(small, large))
     assert not len(merge(large, small).dense)
     assert merge(large, small).total_rows == 202
-
-
-def test_sketches_under_different_keys_refuse_to_merge() -> None:
-    with pytest.raises(RiskError, match="different keys"):
-        merge(empty(4, CHECK), empty(4, b"another!"))
 
 
 def test_the_number_of_values_is_exact_until_the_sketch_is_full() -> None:
