@@ -18,7 +18,6 @@ from kanon.cli.main import app
 from kanon.noise.laws import Table
 from kanon.release import output
 from kanon.release.engines import duckdb
-from tests.paths import REAL_LOG
 
 ASKED = ("--group", "set", "--epsilon", "1", "--delta", "1e-6", "--dataset", "joins")
 
@@ -438,17 +437,3 @@ def test_a_name_that_a_spreadsheet_could_run_is_a_text_in_csv_and_no_two_names_b
     released = SimpleNamespace(columns=["users"], rows=[((name,), (Fraction(-3),)) for name in NAMES])
     rows = list(csv.reader(io.StringIO(output.csv_bytes(released, ["set"]).decode(), newline="")))
     assert rows[1:] == [[name, "-3"] for name in shown]
-
-
-@pytest.mark.skipif(not REAL_LOG.exists(), reason="the real log is not beside the checkout")
-def test_the_popular_sets_of_the_real_log_are_released_with_a_floor_and_a_picture(place):
-    asked = ("--group", "set", "--groups-per-user", 3, "--epsilon", 1, "--delta", "1e-6", "--floor", 50)
-    run("release", REAL_LOG, *asked, "--dataset", "ansible")
-    first = files(place)
-    rows = list(csv.DictReader(first["released.csv"].decode().splitlines()))
-    assert "lib/ansible/modules" in {row["set"] for row in rows}
-    assert min(int(row["users_counted"]) for row in rows) > 40 + 49
-    assert "ansible, unit user: (1, 1.00e-6) spent" in run("ledger", "show")
-    run("release", REAL_LOG, *asked, "--dataset", "ansible")
-    assert files(place) == first
-    assert "ansible, unit user: (1, 1.00e-6) spent" in run("ledger", "show")

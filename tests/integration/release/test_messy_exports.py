@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from kanon.cli.main import app
 from kanon.release.engines.duckdb import DuckDB
 from kanon.release.errors import InputError
 from tests.integration.release.exports import EXPORTS, JANUARY, RIGHT, Export
+from tests.integration.release.test_commands import run
 from tests.unit.release.made import groups_of
 
 
@@ -50,12 +49,6 @@ def test_there_are_fifty_messy_exports() -> None:
 ASKED = ("--group", "set", "--epsilon", "20", "--delta", "1e-3", "--dataset", "d", "--aggregate", "sum:amount:0:200")
 
 
-def run(*arguments: object, status: int = 0) -> str:
-    result = CliRunner(env={"COLUMNS": "160", "NO_COLOR": "1"}).invoke(app, ["release", *map(str, arguments)])
-    assert result.exit_code == status, result.output
-    return result.stderr if status else result.stdout
-
-
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """1,500 users; every second one paid 10, the others 90.50."""
@@ -67,13 +60,13 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_decimals_without_a_scale_are_refused_before_anything_is_charged(log: Path) -> None:
-    refused = run(log, *ASKED, status=5)
+    refused = run("release", log, *ASKED, status=5)
     assert refused == (
         "kanon release: log.csv, column amount: numbers with decimals: name --scale, the decimal places to keep"
         " (rounded half to even)\n"
     ).replace("log.csv", str(log))
     assert not (log.parent / "kanon-ledger" / "ledger.jsonl").exists()
-    run(log, *ASKED, "--scale", 2)
+    run("release", log, *ASKED, "--scale", 2)
     name, users, _, _, total, *_ = (log.parent / "released.csv").read_text().splitlines()[1].split(",")
     assert (name, round(float(users), -2)) == ("s", 1500)
     assert abs(float(total) / 1500 - 50.25) < 1
@@ -81,8 +74,8 @@ def test_decimals_without_a_scale_are_refused_before_anything_is_charged(log: Pa
 
 def test_rows_left_out_are_counted_in_the_report_of_the_operator_only(log: Path) -> None:
     log.write_text(log.read_text().replace("s,u7,10\n", "s,u7,$10\ns,,10\n"))
-    assert "line 9, column amount: not a number" in run(log, *ASKED, "--scale", 2, status=5)
-    said = run(log, *ASKED, "--scale", 2, "--skip-bad-rows", "--operator-report", "operator.json")
+    assert "line 9, column amount: not a number" in run("release", log, *ASKED, "--scale", 2, status=5)
+    said = run("release", log, *ASKED, "--scale", 2, "--skip-bad-rows", "--operator-report", "operator.json")
     report = json.loads((log.parent / "operator.json").read_text())
     assert (report["rows"], report["rows_left_out"], report["rows_used"]) == (1501, 2, 1499)
     assert [(one["column"], one["rows"]) for one in report["left_out"]] == [("amount", 1), ("client", 1)]
@@ -95,7 +88,8 @@ def test_rows_left_out_are_counted_in_the_report_of_the_operator_only(log: Path)
 
 def test_an_input_without_used_rows_is_refused_and_an_empty_table_says_why(log: Path) -> None:
     asked = (*ASKED, "--scale", 2)
-    assert "no row of the input is used: check --where and --days" in run(log, *asked, "--where", "set=t", status=5)
+    refused = run("release", log, *asked, "--where", "set=t", status=5)
+    assert "no row of the input is used: check --where and --days" in refused
     assert not (log.parent / "kanon-ledger" / "ledger.jsonl").exists()
     log.write_text("set,client,amount\ns,u1,1\n")
-    assert "No group is in the table: a group is surely released from" in run(log, *asked, "--epsilon", 1)
+    assert "No group is in the table: a group is surely released from" in run("release", log, *asked, "--epsilon", 1)

@@ -199,36 +199,27 @@ def test_a_ledger_that_others_may_read_is_refused(place, part):
     with pytest.raises(LedgerError, match="chmod 700"):
         made(place)
     (place / part).chmod(0o700)
-    next((place / "secrets").iterdir()).chmod(0o644)
     for secret in (place / "secrets").iterdir():
         secret.chmod(0o644)
     with pytest.raises(LedgerError, match="chmod 600"):
         made(place)
 
 
-def damaged(text, how):
-    first, second, *rest = text.splitlines(keepends=True)
-    return {
-        "a line is removed": second + "".join(rest),
-        "a number is changed": first.replace('"epsilon":"1"', '"epsilon":"0"') + second,
-        "lines change places": second + first,
-        "a line is no JSON": first + "{}\n" + second,
-        "a line is of no known kind": first.replace('"spend"', '"gift"') + second,
-    }[how]
+CHANGED = {
+    "a line is removed": lambda first, second: second,
+    "a number is changed": lambda first, second: first.replace('"epsilon":"1"', '"epsilon":"0"') + second,
+    "lines change places": lambda first, second: second + first,
+    "a line is no JSON": lambda first, second: first + "{}\n" + second,
+    "a line is of no known kind": lambda first, second: first.replace('"spend"', '"gift"') + second,
+}
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        "a line is removed", "a number is changed", "lines change places", "a line is no JSON",
-        "a line is of no known kind",
-    ],
-)  # fmt: skip
-def test_a_chain_that_was_changed_is_refused(place, how):
+@pytest.mark.parametrize("changed", CHANGED.values(), ids=CHANGED)
+def test_a_chain_that_was_changed_is_refused(place, changed):
     made(place, name="1")
     made(place, name="2")
     path = place / "ledger.jsonl"
-    path.write_text(damaged(path.read_text(), how))
+    path.write_text(changed(*path.read_text().splitlines(keepends=True)))
     with pytest.raises(LedgerError, match="Put no older copy in its place"):
         made(place, name="3")
 
@@ -362,12 +353,10 @@ def test_a_private_table_shows_nothing_of_what_it_holds():
     table = PrivateTable.of_rows(spec().bounding, lambda: iter([("secret", COUNT)]), {})
     assert "secret" not in repr(table)
     assert str(COUNT) not in str(table)
-    for use in (len, iter, list, bool):
-        if use is bool:
-            assert use(table)
-        else:
-            with pytest.raises(TypeError):
-                use(table)
+    assert table
+    for use in (len, iter, list):
+        with pytest.raises(TypeError):
+            use(table)
     assert keyed_digest(table, b"a" * 32) != keyed_digest(table, b"b" * 32)
 
 
