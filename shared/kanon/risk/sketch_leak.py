@@ -11,16 +11,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kanon.joinlog import LogReading
 from kanon.risk.errors import RiskError
 from kanon.risk.hashing import Hashes, HashKey, Registers, estimate, index_and_rank, public_hashes, registers_of
-
-if TYPE_CHECKING:
-    from kanon.joinlog import LogReading
 
 Floats = NDArray[np.float64]
 
@@ -167,7 +165,7 @@ def _ranks(p: int, n: int) -> tuple[Floats, Floats, Floats]:
 
 
 def users_of(
-    source: Path, group: str, value: str, user: str, reading: "LogReading | None" = None
+    source: Path, group: str, value: str, user: str, reading: LogReading | None = None
 ) -> tuple[list[bytes], list[bytes]]:
     """The users of the values that match a pattern, and all users; both in the order of their bytes.
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from kanon.joinlog import LogReading
 from kanon.noise.words import length_prefixed
 from kanon.risk.errors import RiskError
 from kanon.risk.hashing import Hashes, HashKey
 from kanon.risk.khll import Sketch, empty, from_pairs, merge
 
 if TYPE_CHECKING:
-    from kanon.joinlog import LogReading
     from kanon.risk.scan import Batch, Coded
 
 Codes = NDArray[np.int64]
@@ -42,7 +42,7 @@ def sketches(
     *,
     key: HashKey,
     size: int,
-    reading: "LogReading | None" = None,
+    reading: LogReading | None = None,
 ) -> list[Sketched]:
     """A sketch for each combination of columns, in one pass over the log.
 
@@ -53,14 +53,13 @@ def sketches(
     """
     from kanon.risk.scan import batches  # needs pyarrow; sketch files do not
 
+    reading = reading or LogReading()
     read = batches(source, {name for columns in values for name in columns}, user, reading)
     made = of_batches(read, values, user, key=key, size=size)
-    if reading is not None:
-        made = [replace(one, left_out=one.left_out + reading.left_out.total()) for one in made]
     for one in made:
         if not one.sketch.total_rows:
             raise RiskError(f"{source} has no row with a {' and a '.join([*one.columns, user])}")
-    return made
+    return [replace(one, left_out=one.left_out + reading.left_out.total()) for one in made]
 
 
 def of_batches(

@@ -161,8 +161,6 @@ def through_service(sketch: Sketch, service_profile: str, window: int) -> Servic
 
 def _point(sketch: Sketch, k: int, lost: Lost) -> Point:
     """The shares lost, from the chance of each sampled value to be lost."""
-    if not len(lost):
-        return Point(k, 0.0, 0.0, 0.0, 0.0)
     share = float(lost.mean())
     lost_rows = lost * sketch.rows
     if not sketch.full:

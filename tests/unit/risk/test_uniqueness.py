@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kanon.gate.mechanism.parameters import InvalidParametersError, Parameters, profile
-from kanon.risk.khll import Sketch, empty
+from kanon.risk.khll import Sketch
 from kanon.risk.sketching import Sketched
 from kanon.risk.uniqueness import ColumnUniqueness, curve, lost_at, report, through_service
 from tests.exact_law import first_crossing_exact
@@ -130,10 +130,6 @@ def test_a_sharper_noise_allows_a_smaller_k() -> None:
 def test_a_profile_that_does_not_exist_is_refused() -> None:
     with pytest.raises(InvalidParametersError, match="profile must be one of"):
         through_service(known(16), "none", 720)
-
-
-def test_an_empty_table_loses_no_rows() -> None:
-    assert {(point.values, point.rows) for point in curve(empty(8, CHECK))} == {(0.0, 0.0)}
 
 
 def test_json_has_the_curve_a_program_needs() -> None:
