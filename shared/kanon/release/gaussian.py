@@ -19,7 +19,7 @@ from kanon.noise.laws import Table
 from kanon.noise.words import TOTAL, WORD_BITS
 from kanon.release.deltas import of_all
 from kanon.release.errors import SpecificationError
-from kanon.release.selection import GaussianSelection, below_or_at
+from kanon.release.selection import GaussianSelection
 from kanon.release.widths import best_width
 
 MOST_GROUPS = 100
@@ -141,13 +141,10 @@ def noise_delta(variance: Fraction, groups: int, epsilon: Fraction) -> Fraction:
     return ideal_delta(variance, groups, epsilon) + groups * (1 + high) * distance(variance)
 
 
-def least_threshold(table: Table, groups: int, delta: Fraction) -> int | None:
-    """The least T for which one of ``groups`` groups of one user passes it with probability at most ``delta``."""
-    for threshold in range(1, table.max + 2):
-        single = Fraction(TOTAL - below_or_at(table, threshold - 1), TOTAL)
-        if of_all(single, groups) <= delta:
-            return threshold
-    return None
+def least_selection(table: Table, groups: int, delta: Fraction, floor: int) -> GaussianSelection:
+    """The rule with the least T that one of ``groups`` groups of one user passes with probability at most ``delta``."""
+    rules = (GaussianSelection(table, threshold, floor) for threshold in range(1, table.max + 2))
+    return next(rule for rule in rules if of_all(rule.delta, groups) <= delta)
 
 
 @lru_cache(maxsize=64)
@@ -166,12 +163,8 @@ def gaussian_choice(groups: int, epsilon: Fraction, delta: Fraction, floor: int 
     for wider in range(64):
         variance = Fraction(steps + wider, _STEPS) ** 2
         noise = noise_delta(variance, groups, epsilon)
-        if noise >= delta:
-            continue
-        table = gaussian(variance)
-        threshold = least_threshold(table, groups, delta - noise)
-        if threshold is not None:
-            selection = GaussianSelection(table, threshold, floor)
+        if noise < delta:
+            selection = least_selection(gaussian(variance), groups, delta - noise, floor)
             return GaussianChoice(selection, noise, noise + of_all(selection.delta, groups))
     raise SpecificationError(
         f"no Gaussian noise reaches ({float(epsilon):.3g}, {float(delta):.3g}): raise --delta or choose --noise laplace"
