@@ -174,28 +174,6 @@ def test_a_value_of_two_to_the_sixty_second_is_a_row_error_and_sums_do_not_overf
     assert bins == ((-63, 1, -largest), (64, 1, 1 << 63))
 
 
-def test_damaged_rows_are_left_out_and_never_named(tmp_path):
-    path = tmp_path / "log.csv"
-    path.write_bytes(b"set,client\r\na,u1\r\nb\xff,u2\r\nc,u3,extra\r\nd\r\n\r\n,u5\r\ne,\r\na,u6\r\n")
-    assert table([path], Bounding("client", ("set",), skip_bad_rows=True))[0] == [("a", 2, ())]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"set,user\na,u\n", "no column 'client'"),
-        (b"set,set,client\na,b,u\n", "two columns 'set'"),
-        (b"", "no column 'client'"),
-        (b"\xff\xfe", "is UTF-16: save it as UTF-8"),
-    ],
-)
-def test_a_file_without_the_columns_is_refused_by_its_header(tmp_path, content, message):
-    path = tmp_path / "log.csv"
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=message):
-        table([path], Bounding("client", ("set",)))
-
-
 def test_a_damaged_file_is_refused_without_its_content(tmp_path):
     path = tmp_path / "log.parquet"
     pq.write_table(pa.table({"set": ["SECRET"], "client": ["SECRET"]}), path)
