@@ -14,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from io import BufferedReader, BytesIO
 from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,6 +85,20 @@ def read_tables(path: Path | str, wanted: Wanted, reading: LogReading) -> Iterat
             reading.rows += checked.rows
             if checked.table.num_rows:
                 yield checked.table
+
+
+def gathered(tables: Iterable[pa.Table], rows: int, size: float = inf) -> Iterator[pa.Table]:
+    """Small tables, joined to tables of at least so many rows or bytes; the last one may be smaller."""
+    waiting: list[pa.Table] = []
+    read = taken = 0
+    for table in tables:
+        waiting.append(table)
+        read, taken = read + table.num_rows, taken + table.nbytes
+        if read >= rows or taken >= size:
+            yield pa.concat_tables(waiting)
+            waiting, read, taken = [], 0, 0
+    if waiting:
+        yield pa.concat_tables(waiting)
 
 
 def names_of(path: Path | str, wanted: Iterable[str]) -> Sequence[str]:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kanon.joinlog import LogError, LogReading
-from kanon.joinlog.batches import names_of, read_tables
+from kanon.joinlog.batches import gathered, names_of, read_tables
 from kanon.joinlog.wanted import Column, Kind, Wanted
 from kanon.risk.errors import RiskError
 
@@ -55,25 +55,16 @@ def batches(path: Path, columns: Iterable[str], user: str, reading: LogReading |
         derived = {name for name in names if name in _DERIVED and name not in present and TIME in present}
         kinds: dict[str, Kind] = {name: "text" if name == user else "optional" for name in names}
         taken = [Column(TIME, "time") if name in derived else Column(name, kinds[name]) for name in names]
-        for table in _gathered(read_tables(path, Wanted(tuple(taken), dates=reading.dates), reading)):
+        read = map(_encoded, read_tables(path, Wanted(tuple(taken), dates=reading.dates), reading))
+        for table in gathered(read, ROWS_IN_BATCH, BYTES_IN_BATCH):
             yield {name: _coded(table.column(i), name if name in derived else None) for i, name in enumerate(names)}
     except LogError as error:
         raise RiskError(str(error)) from None
 
 
-def _gathered(parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Small tables joined, so that a repeated text is hashed once for many rows."""
-    waiting: list[pa.Table] = []
-    rows = size = 0
-    for read in parts:
-        part = pa.table([column.dictionary_encode() for column in read.columns], read.column_names)
-        waiting.append(part)
-        rows, size = rows + part.num_rows, size + part.nbytes
-        if rows >= ROWS_IN_BATCH or size >= BYTES_IN_BATCH:
-            yield pa.concat_tables(waiting)
-            waiting, rows, size = [], 0, 0
-    if rows:
-        yield pa.concat_tables(waiting)
+def _encoded(table: pa.Table) -> pa.Table:
+    """Each text once, so that it is hashed once for many rows."""
+    return pa.table([column.dictionary_encode() for column in table.columns], table.column_names)
 
 
 def _coded(column: pa.ChunkedArray, derived: str | None) -> Coded:

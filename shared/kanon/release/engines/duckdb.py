@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from kanon.joinlog import LogError
-from kanon.joinlog.batches import read_tables
+from kanon.joinlog.batches import gathered, read_tables
 from kanon.joinlog.columns import schema
 from kanon.joinlog.rows import LogReading
 from kanon.release.bounding import Bounding
@@ -95,7 +96,8 @@ def _load(connection: duckdb.DuckDBPyConnection, sources: Sequence[Path | str], 
     _run(connection, f"create temp table {_SOURCE} as select * from rows")
     empty = True
     try:
-        for table in _gathered(read_tables(path, bounding.wanted, reading) for path in map(_local, sources)):
+        files = (read_tables(path, bounding.wanted, reading) for path in map(_local, sources))
+        for table in gathered(chain.from_iterable(files), _INSERTED):  # each one costs a query
             connection.register("rows", table.rename_columns(names))
             _run(connection, f"insert into {_SOURCE} select * from rows")
             empty = False
@@ -105,19 +107,6 @@ def _load(connection: duckdb.DuckDBPyConnection, sources: Sequence[Path | str], 
     if empty and bounding.listed is None:
         raise InputError(NO_ROWS)
     return reading
-
-
-def _gathered(files: Iterator[Iterator[pa.Table]]) -> Iterator[pa.Table]:
-    """Larger tables: each one costs a query."""
-    waiting: list[pa.Table] = []
-    for file in files:
-        for table in file:
-            waiting.append(table)
-            if sum(map(len, waiting)) >= _INSERTED:
-                yield pa.concat_tables(waiting)
-                waiting = []
-    if waiting:
-        yield pa.concat_tables(waiting)
 
 
 def _local(path: Path | str) -> Path:
