@@ -1,4 +1,4 @@
-"""Sketches of given hashes, and of a log."""
+"""Sketches of given hashes, and of a log; a sketch as a dictionary."""
 
 from pathlib import Path
 
@@ -13,6 +13,16 @@ def sketch_of(values: Hashes, users: Hashes, size: int, key_check: bytes) -> Ske
     """The sketch of a log whose rows are given as hashes of their value and their user."""
     kept, position, rows = np.unique(values, return_inverse=True, return_counts=True)
     return from_pairs(kept, rows, position, users, size, key_check, len(values))
+
+
+def as_dictionary(sketch: Sketch) -> dict[int, tuple[int, set[int]]]:
+    """Rows and users of each value, as in a naive sketch. No value may have many users."""
+    assert not len(sketch.dense)
+    owned: dict[int, set[int]] = {}
+    for owner, user in zip(sketch.owners.tolist(), sketch.users.tolist(), strict=True):
+        owned.setdefault(owner, set()).add(user)
+    of_value = zip(sketch.values.tolist(), sketch.rows.tolist(), strict=True)
+    return {value: (rows, owned[at]) for at, (value, rows) in enumerate(of_value)}
 
 
 def sketch_of_file(source: Path, columns: tuple[str, ...], key: HashKey, size: int = 2_048) -> Sketch:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kanon.risk import hashing
 from kanon.risk.khll import MOST_EXACT, Sketch, empty, merge, to_bytes
-from tests.unit.risk.made import sketch_of
+from tests.unit.risk.made import as_dictionary, sketch_of
 from tests.unit.risk.naive import Row, naive_sketch
 
 CHECK = b"12345678"
@@ -21,15 +21,6 @@ logs = st.lists(st.tuples(values, users), max_size=60)
 def sketched(rows: list[Row], size: int) -> Sketch:
     values, users = np.array(rows, np.uint64).reshape(-1, 2).T
     return sketch_of(values, users, size, CHECK)
-
-
-def as_dictionary(sketch: Sketch) -> dict[int, tuple[int, set[int]]]:
-    assert not len(sketch.dense)
-    owned: dict[int, set[int]] = {}
-    for owner, user in zip(sketch.owners.tolist(), sketch.users.tolist(), strict=True):
-        owned.setdefault(owner, set()).add(user)
-    of_value = zip(sketch.values.tolist(), sketch.rows.tolist(), strict=True)
-    return {value: (rows, owned[at]) for at, (value, rows) in enumerate(of_value)}
 
 
 @pytest.mark.slow
