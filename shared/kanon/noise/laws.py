@@ -25,24 +25,19 @@ Shape = Literal["two-sided", "one-sided"]
 
 @dataclass(frozen=True)
 class Table:
-    """A distribution on integers: outcome ``lowest + i`` has probability ``weights[i] / 2**64``."""
+    """A distribution on integers: outcome ``min + i`` has probability ``weights[i] / 2**64``, above 0 at both ends."""
 
-    lowest: int
+    min: int
     weights: tuple[int, ...]
 
     @property
-    def min(self) -> int:
-        """The lowest outcome; its weight is positive."""
-        return self.lowest
-
-    @property
     def max(self) -> int:
-        """The highest outcome; its weight is positive."""
-        return self.lowest + len(self.weights) - 1
+        """The highest outcome."""
+        return self.min + len(self.weights) - 1
 
     def weight(self, x: int) -> int:
         """Weight of the outcome ``x``, 0 outside the table."""
-        return self.weights[x - self.lowest] if self.min <= x <= self.max else 0
+        return self.weights[x - self.min] if self.min <= x <= self.max else 0
 
     def probability(self, x: int) -> Fraction:
         """Exact probability of the outcome ``x``."""
@@ -55,13 +50,13 @@ class Table:
 
     def draw(self, word: int) -> int:
         """Map a uniform 64-bit word to an outcome: the first one whose cumulative weight exceeds it."""
-        return self.lowest + bisect_right(self.cumulative, word)
+        return self.min + bisect_right(self.cumulative, word)
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the table in hexadecimal: the lowest outcome, then the weights, 8 bytes each."""
         table = b"".join(weight.to_bytes(8, "big") for weight in self.weights)
-        return sha256(b"kanon/law/1" + self.lowest.to_bytes(8, "big", signed=True) + table).hexdigest()
+        return sha256(b"kanon/law/1" + self.min.to_bytes(8, "big", signed=True) + table).hexdigest()
 
     def excess(self, shift: int, epsilon: Fraction) -> Fraction:
         """``sum_u max(0, P(u) - e**epsilon P(u+shift))``, rounded up."""

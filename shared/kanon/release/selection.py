@@ -235,7 +235,7 @@ def below_or_at(table: Table, x: int) -> int:
     """The weight of the outcomes up to ``x``."""
     if x < table.min:
         return 0
-    return table.cumulative[min(x, table.max) - table.lowest]
+    return table.cumulative[min(x, table.max) - table.min]
 
 
 @lru_cache(maxsize=64)

@@ -310,7 +310,7 @@ STATISTICAL = [
         plain=(
             (
                 "laws",
-                "return self.lowest + bisect_right(self.cumulative, word)",
+                "return self.min + bisect_right(self.cumulative, word)",
                 "return laplace(word, self.epsilon, self.min, self.max)",
             ),
         ),

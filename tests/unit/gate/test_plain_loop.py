@@ -35,7 +35,7 @@ def evaluate_set(
     parameters: Parameters, tapes: Tapes, step: int, set_key: bytes, old: State, joined: Iterable[int]
 ) -> State:
     """The state of a set after ``step``."""
-    window, lowest = parameters.window, parameters.query_law.lowest
+    window, lowest = parameters.window, parameters.query_law.min
     last = {token: at for at, token in old.members if at > step - window}
     last.update(dict.fromkeys(joined, step))
     members = sorted([(-at, token) for token, at in last.items()])[: parameters.members_kept]
