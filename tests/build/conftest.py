@@ -63,3 +63,10 @@ def emulated() -> Iterator[Stack]:
     """The stack on an emulator that another process can reach, on the real clock."""
     with Stack(engine=Ministack) as stack:
         yield stack
+
+
+@pytest.fixture(params=["aws_build", "host_build"])
+def build(request: pytest.FixtureRequest) -> Path:
+    """Each of the two builds."""
+    found: Path = request.getfixturevalue(request.param)
+    return found

@@ -60,6 +60,16 @@ OF_ISSUER = ("admitting", "attesting", "enrol_routes", "issuer_settings", "stora
 MOST_CODE = 500_000
 """Bytes of kanon's own code in the layer, and of the description of its API."""
 SET = base64.urlsafe_b64encode(hashlib.sha256(b"an ad").digest()).decode().rstrip("=")
+SLOT_EVENT = {
+    "Records": [
+        {
+            "messageId": "m", "receiptHandle": "r", "body": json.dumps({"slot": 0, "hop": 0}), "attributes": {},
+            "messageAttributes": {}, "md5OfBody": "", "eventSource": "aws:sqs", "awsRegion": "us-east-1",
+            "eventSourceARN": "arn:aws:sqs:us-east-1:123456789012:queue",
+        }
+    ]
+}  # fmt: skip
+"""The message that asks for an evaluation of the only slot."""
 
 RUNTIME = Path(__file__).with_name("runtime.py")
 
@@ -175,9 +185,7 @@ def test_libraries_of_the_host_profile_are_made_for_this_machine(host_build: Pat
     assert all(tag in name for name in extensions)
 
 
-@pytest.mark.parametrize("profile", ["aws_build", "host_build"])
-def test_built_functions_are_small(profile: str, request: pytest.FixtureRequest) -> None:
-    build: Path = request.getfixturevalue(profile)
+def test_built_functions_are_small(build: Path) -> None:
     layer = size(build / "Shared")
     sizes = {name: layer + size(build / name) for name in ("Join", "Query", "Evaluate", "Sweep")}
     print({name: f"{bytes_ / MEGABYTE:.1f} MB" for name, bytes_ in sizes.items()})
@@ -188,26 +196,18 @@ def test_built_functions_are_small(profile: str, request: pytest.FixtureRequest)
     assert sizes["Sweep"] < 90 * MEGABYTE
 
 
-@pytest.mark.parametrize("profile", ["aws_build", "host_build"])
-def test_numpy_is_shipped_with_functions_that_compute_alone(profile: str, request: pytest.FixtureRequest) -> None:
-    build: Path = request.getfixturevalue(profile)
+def test_numpy_is_shipped_with_functions_that_compute_alone(build: Path) -> None:
     holders = {path.parents[1].relative_to(build).as_posix() for path in build.rglob("numpy/__init__.py")}
     assert holders == {"Evaluate", "Sweep", "ReportsStack/Decrypt", "ReportsStack/Aggregate"}
 
 
-@pytest.mark.parametrize("profile", ["aws_build", "host_build"])
-def test_the_layer_holds_the_modules_of_the_functions_and_no_other(
-    profile: str, request: pytest.FixtureRequest
-) -> None:
-    build: Path = request.getfixturevalue(profile)
+def test_the_layer_holds_the_modules_of_the_functions_and_no_other(build: Path) -> None:
     modules = {path for path in layer_modules(build) if path.endswith(".py") and not path.endswith("__init__.py")}
     assert modules == {str(Path(folder, f"{name}.py")) for folder, names in LAYER.items() for name in names.split()}
     assert size(build / "Shared" / "python" / "kanon") < MOST_CODE
 
 
-@pytest.mark.parametrize("profile", ["aws_build", "host_build"])
-def test_layer_holds_these_packages_and_no_other(profile: str, request: pytest.FixtureRequest) -> None:
-    build: Path = request.getfixturevalue(profile)
+def test_layer_holds_these_packages_and_no_other(build: Path) -> None:
     assert {path.name for path in (build / "Shared").iterdir()} == {"python"}
     content = {path.name for path in (build / "Shared" / "python").iterdir()}
     packages = {name for name in content if not name.endswith(".dist-info")}
@@ -223,9 +223,7 @@ def test_layer_holds_these_packages_and_no_other(profile: str, request: pytest.F
     }
 
 
-@pytest.mark.parametrize("profile", ["aws_build", "host_build"])
-def test_the_layer_that_seals_holds_libraries_alone(profile: str, request: pytest.FixtureRequest) -> None:
-    build: Path = request.getfixturevalue(profile)
+def test_the_layer_that_seals_holds_libraries_alone(build: Path) -> None:
     content = {path.name.partition(".")[0] for path in (build / "SealingLayer" / "python").iterdir()}
     assert {name for name in content if not re.search(r"-\d+$", name)} == {
         "_cffi_backend",
@@ -236,11 +234,8 @@ def test_the_layer_that_seals_holds_libraries_alone(profile: str, request: pytes
     assert size(build / "SealingLayer") < 20 * MEGABYTE
 
 
-@pytest.mark.parametrize("profile", ["aws_build", "host_build"])
-def test_the_layer_of_credentials_holds_their_code_and_one_library(
-    profile: str, request: pytest.FixtureRequest
-) -> None:
-    layer: Path = request.getfixturevalue(profile) / "CredentialsLayer" / "python"
+def test_the_layer_of_credentials_holds_their_code_and_one_library(build: Path) -> None:
+    layer: Path = build / "CredentialsLayer" / "python"
     content = {path.name for path in layer.iterdir()}
     assert {name for name in content if ".dist-info" not in name} == {"Crypto", "kanon"}
     found = {path.relative_to(layer / "kanon").as_posix() for path in (layer / "kanon").rglob("*.py")}
@@ -334,18 +329,7 @@ def test_built_functions_answer_without_the_checkout(host_build: Path, runtime_b
     assert not joined["finds_numpy"]
 
     key, last = let_a_crowd_have_joined(emulated)
-    message = {
-        "messageId": "m",
-        "receiptHandle": "r",
-        "body": json.dumps({"slot": 0, "hop": 0}),
-        "attributes": {},
-        "messageAttributes": {},
-        "md5OfBody": "",
-        "eventSource": "aws:sqs",
-        "eventSourceARN": "arn:aws:sqs:us-east-1:123456789012:queue",
-        "awsRegion": "us-east-1",
-    }
-    evaluated = run(host_build, runtime_boto3, emulated, "Evaluate", [{"schedule": True}, {"Records": [message]}])
+    evaluated = run(host_build, runtime_boto3, emulated, "Evaluate", [{"schedule": True}, SLOT_EVENT])
     assert evaluated["answers"][1] == {"batchItemFailures": []}
     assert messages(emulated, "Queue") == ['{"slot":0,"hop":0}']
     assert evaluated["finds_numpy"]

@@ -17,9 +17,7 @@ pytestmark = pytest.mark.build
 MODULES = "__init__ answering binary_http epochs hpke oblivious settings"
 
 
-@pytest.mark.parametrize("profile", ["aws_build", "host_build"])
-def test_the_layer_of_the_gateway_holds_its_room_alone(profile: str, request: pytest.FixtureRequest) -> None:
-    build: Path = request.getfixturevalue(profile)
+def test_the_layer_of_the_gateway_holds_its_room_alone(build: Path) -> None:
     room = build / "AnonymousStack" / "GatewayLayer" / "python" / "kanon"
     assert [path.name for path in room.iterdir()] == ["gateway"]
     assert {path.name for path in (room / "gateway").iterdir()} == {f"{name}.py" for name in MODULES.split()}

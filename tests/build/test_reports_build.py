@@ -23,7 +23,6 @@ LOADED: dict[str, set[str]] = {
     "Rotate": set(),
 }
 """The heavy libraries that a function loads when it starts: none, if it answers requests."""
-profiles = pytest.mark.parametrize("profile", ["aws_build", "host_build"])
 
 
 def layers(build: Path) -> tuple[Path, Path]:
@@ -37,9 +36,7 @@ def unpacked(build: Path, directory: Path) -> Path:
     return directory
 
 
-@profiles
-def test_functions_of_reports_fit_into_lambda(profile: str, request: pytest.FixtureRequest) -> None:
-    build: Path = request.getfixturevalue(profile)
+def test_functions_of_reports_fit_into_lambda(build: Path) -> None:
     both = sum(map(size, layers(build)))
     sizes = {name: both + size(build / "ReportsStack" / name) for name in REPORTS}
     print({name: f"{bytes_ / MEGABYTE:.1f} MB" for name, bytes_ in sizes.items()})
@@ -48,9 +45,8 @@ def test_functions_of_reports_fit_into_lambda(profile: str, request: pytest.Fixt
     assert size(layers(build)[1]) < MEGABYTE
 
 
-@profiles
-def test_the_layer_of_reports_holds_only_their_modules(profile: str, request: pytest.FixtureRequest) -> None:
-    shared, reports = layers(request.getfixturevalue(profile))
+def test_the_layer_of_reports_holds_only_their_modules(build: Path) -> None:
+    shared, reports = layers(build)
     assert [path.name for path in reports.iterdir()] == ["kanon"]
     assert {path.name for path in (reports / "kanon").iterdir()} == {"gate", "reports"}
     read_lists = {str(path.relative_to(reports / "kanon")) for path in (reports / "kanon" / "gate").rglob("*.py")}
@@ -61,11 +57,8 @@ def test_the_layer_of_reports_holds_only_their_modules(profile: str, request: py
     assert not (shared / "kanon" / "reports").exists()
 
 
-@profiles
-def test_both_layers_hold_every_module_that_they_import(
-    profile: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
-    root = unpacked(request.getfixturevalue(profile), tmp_path / "opt")
+def test_both_layers_hold_every_module_that_they_import(build: Path, tmp_path: Path) -> None:
+    root = unpacked(build, tmp_path / "opt")
     missing = {
         f"{path.relative_to(root)}: {module}"
         for folder in ("gate", "reports")

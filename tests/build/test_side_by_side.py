@@ -17,7 +17,7 @@ import pytest
 from kanon.gate.mechanism.steps import step_at
 from kanon.local import Stack
 from kanon.local.engines import Emulator, Ministack
-from tests.build.test_build import CROWD, PERIOD, SET, http_event, newest_parts, run
+from tests.build.test_build import CROWD, PERIOD, SET, SLOT_EVENT, http_event, newest_parts, run
 from tests.moto_engine import Moto
 
 pytestmark = pytest.mark.build
@@ -63,12 +63,7 @@ class Release:
 
     def evaluate(self, stack: Stack) -> bool:
         """Whether the slot is evaluated through the last closed step."""
-        record = {
-            "messageId": "m", "receiptHandle": "r", "body": json.dumps({"slot": 0, "hop": 0}), "attributes": {},
-            "messageAttributes": {}, "md5OfBody": "", "eventSource": "aws:sqs", "awsRegion": "us-east-1",
-            "eventSourceARN": "arn:aws:sqs:us-east-1:123456789012:queue",
-        }  # fmt: skip
-        (answer,) = self.answer(stack, "Evaluate", {"Records": [record]})
+        (answer,) = self.answer(stack, "Evaluate", SLOT_EVENT)
         return bool(answer == {"batchItemFailures": []})
 
     def query(self, stack: Stack) -> str:
