@@ -44,6 +44,7 @@ from tests.infrastructure.template import (
     PATHS,
     REPORTS,
     SPENDING,
+    WITH_FUNCTIONS,
     Deployed,
     Document,
     Documents,
@@ -149,6 +150,8 @@ STACKS: dict[str, dict[str, str]] = {
     },
 }
 """Parameters of stacks that the rules look at."""
+EVERYTHING = {"Reports": "ON", "Gateway": "ON", **LISTER, **ISSUER}
+"""Parameters of a stack with all functions."""
 
 JOIN_URL = {"Fn::GetAtt": ["JoinUrl", "FunctionUrl"]}
 GIVEN: dict[str, Document] = {
@@ -185,7 +188,7 @@ OF_CREDENTIALS: dict[str, Document] = {
 """The same of one stack."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, OBSERVABILITY, EDGE, together=True)
+@rule(*WITH_FUNCTIONS, OBSERVABILITY, EDGE, together=True)
 def nested_stacks_get_what_their_parameters_name(documents: Documents) -> Problems:
     """Parameter X is the parameter, table or function X of the parent; XArn its ARN; a queue is given by its name."""
     parent = documents[GATE]
@@ -272,11 +275,7 @@ def templates_have_only_resources_of_their_kinds(documents: Documents) -> Proble
         if types != {f"AWS::{name}" for name in TYPES[path].split()}:
             yield f"{path} has {types}"
         version = {word: document[word] for word in VERSION if word in document}
-        if version != (
-            VERSION
-            if path in (GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS)
-            else {"AWSTemplateFormatVersion": "2010-09-09"}
-        ):
+        if version != (VERSION if path in WITH_FUNCTIONS else {"AWSTemplateFormatVersion": "2010-09-09"}):
             yield f"{path} is of the version {version}"
 
 
@@ -475,7 +474,7 @@ LOGGED = {
 """The allowed fields of an access log: none of a path, a query, a header, a body or a caller."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS)
+@rule(*WITH_FUNCTIONS)
 def every_function_has_a_log_group_with_retention(document: Document) -> Problems:
     groups = of_type(document, "AWS::Logs::LogGroup")
     for name, function in functions(document).items():
@@ -514,7 +513,7 @@ def access_logs_tell_no_path_and_no_caller(document: Document) -> Problems:
             yield f"{name} logs executions"
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS)
+@rule(*WITH_FUNCTIONS)
 def nothing_traces_or_logs_requests(document: Document) -> Problems:
     for name, function in functions(document).items():
         if function.get("Tracing") != "PassThrough":
@@ -1013,7 +1012,7 @@ def _service(value: Any) -> str:
     return json.dumps(value)
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, together=True)
+@rule(*WITH_FUNCTIONS, together=True)
 def roles_allow_exactly_what_the_design_says(documents: Documents) -> Problems:
     for path, wanted in PERMISSIONS.items():
         document = documents[path]
@@ -1105,7 +1104,7 @@ OF_THE_ACCOUNT = {
 }
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS)
+@rule(*WITH_FUNCTIONS)
 def roles_trust_one_service_and_have_no_managed_policies(document: Document) -> Problems:
     for name, role in of_type(document, "AWS::IAM::Role").items():
         (statement,) = role["Properties"]["AssumeRolePolicyDocument"]["Statement"]
@@ -1136,7 +1135,7 @@ def function_of(value: object) -> str | None:
     return None if name is None else name.removesuffix(".Alias")
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS)
+@rule(*WITH_FUNCTIONS)
 def callers_call_the_alias(document: Document) -> Problems:
     called = {
         **{n: r["Properties"]["IntegrationUri"] for n, r in of_type(document, INTEGRATION).items()},
@@ -1177,7 +1176,7 @@ OF_THE_STACK = {"Deployment", "Name", "Control", "KeyArn", "Statuses", "StatesBu
 """Parameters of nested stacks that never change."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, together=True)
+@rule(*WITH_FUNCTIONS, together=True)
 def a_version_pins_code_layers_and_parameters(documents: Documents) -> Problems:
     for parameters, more in (({}, {}), (LISTER, {"SealingLayer"}), (ISSUER, {"CredentialsLayer"})):
         stack = documents.deployed(**parameters)
@@ -1237,7 +1236,7 @@ def versioned_parameters(document: Document) -> set[str]:
     return found
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS)
+@rule(*WITH_FUNCTIONS)
 def functions_and_layers_are_built_from_their_folder(document: Document) -> Problems:
     folder = "" if "Shared" in document["Resources"] else "../"
     reports = "reports/" if "ReportsLayer" in document["Resources"] else ""
@@ -1284,7 +1283,7 @@ TEMPORARY = {"Evaluate": {"Size": 2048}, "List": {"Size": 2048}}
 """MB of files, if they are more than Lambda gives to everybody: joins beyond those in memory, and values of lists."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS)
+@rule(*WITH_FUNCTIONS)
 def functions_have_the_size_that_was_measured(document: Document) -> Problems:
     for name, function in functions(document).items():
         if (given := (function.get("MemorySize"), function.get("Timeout"))) != SIZES.get(name):
@@ -1318,10 +1317,10 @@ def evaluate_switches_whole_and_first_and_the_others_in_parts(documents: Documen
                 yield f"{name} is watched without need, or not watched"
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, together=True)
+@rule(*WITH_FUNCTIONS, together=True)
 def snapshots_are_of_functions_that_clients_wait_for_if_asked_for(documents: Documents) -> Problems:
     for choice, applied in (("ON", "PublishedVersions"), ("OFF", "None")):
-        stack = documents.deployed(SnapStart=choice, Reports="ON", Gateway="ON", **LISTER, **ISSUER)
+        stack = documents.deployed(SnapStart=choice, **EVERYTHING)
         for name, function in stack.of_type("AWS::Serverless::Function").items():
             if function.get("SnapStart") != ({"ApplyOn": applied} if name in ("Join", "Query", "Gateway") else None):
                 yield f"with {choice} {name} starts from {function.get('SnapStart')}"
@@ -1408,7 +1407,7 @@ OUTLIVING_NOTHING = ("EdgeSecret", "RelaySecret", "GatewayKey")
 key: these may never change. ``rotate`` makes the private keys of reports."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, SPENDING)
+@rule(*WITH_FUNCTIONS, SPENDING)
 def state_outlives_the_stack_unless_its_creation_fails(document: Document) -> Problems:
     for name, resource in of_type(document, *STATEFUL, *FLEETING).items():
         fleeting = resource["Type"] in FLEETING or name in OUTLIVING_NOTHING
@@ -1417,7 +1416,7 @@ def state_outlives_the_stack_unless_its_creation_fails(document: Document) -> Pr
             yield f"{name} is not kept as {kept} says"
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS)
+@rule(*WITH_FUNCTIONS)
 def keys_belong_to_the_account_and_secrets_are_generated_once(document: Document) -> Problems:
     for name, key in of_type(document, "AWS::KMS::Key").items():
         given = {word: value for word, value in key["Properties"].items() if word != "Description"}
@@ -1522,7 +1521,7 @@ def jobs_knows_listed_types_where_there_are_lists(documents: Documents) -> Probl
             yield f"jobs knows lists that are not there, or not those that are: {lister}"
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS)
+@rule(*WITH_FUNCTIONS)
 def variables_hold_what_their_names_say(document: Document) -> Problems:
     """KANON_STEP_LOG_TABLE holds StepLog, KANON_WORK_BUCKET WorkBucket, KANON_EPSILON_CAP the parameter EpsilonCap."""
     own = "Name" in document["Parameters"]
@@ -1554,12 +1553,12 @@ OF_AN_ARN = 170
 """More than any ARN or URL has in a stack whose name has 60 letters."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, together=True)
+@rule(*WITH_FUNCTIONS, together=True)
 def environments_fit_into_4_kb(documents: Documents) -> Problems:
     longest = {name: int(one.get("MaxLength", 30)) for name, one in documents[GATE]["Parameters"].items()}
     for name in of_type(documents[GATE], "AWS::DynamoDB::Table"):
         longest[name] = 60 + len(f"-{name}-") + 13  # the name of the stack, its own, and random letters
-    for path in (GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS):
+    for path in WITH_FUNCTIONS:
         for name in functions(documents[path]):
             size = sum(
                 len(variable) + (len(value) if isinstance(value, str) else longest.get(str(target(value)), OF_AN_ARN))
@@ -1614,7 +1613,7 @@ AUTHORIZATION = {"OPEN": "NONE", "NONE": "NONE", "IAM": "AWS_IAM", "JWT": "JWT",
 SEGMENT = re.compile(r"\{[\w.:-]+\+?\}|[a-zA-Z0-9.:_-]+")
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, together=True)
+@rule(*WITH_FUNCTIONS, together=True)
 def routes_ask_for_the_authorization_of_the_design(documents: Documents) -> Problems:
     for name, parameters in STACKS.items():
         stack = documents.deployed(**parameters)
@@ -1655,9 +1654,9 @@ def routes_ask_for_the_authorization_of_the_design(documents: Documents) -> Prob
                 yield f"{name}: {key} is {found.get(key)}, and not {expected.get(key)}"
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, together=True)
+@rule(*WITH_FUNCTIONS, together=True)
 def only_this_api_may_call_functions_and_waits_for_them(documents: Documents) -> Problems:
-    stack = documents.deployed(Reports="ON", Gateway="ON", **LISTER, **ISSUER)
+    stack = documents.deployed(**EVERYTHING)
     called = set()
     for name, given in stack.of_type("AWS::Lambda::Permission").items():
         called.add(given["FunctionName"].rpartition("-")[2].removesuffix(":live"))
@@ -1733,7 +1732,7 @@ ANYBODY = {
 """Both are needed since October 2025."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS)
+@rule(*WITH_FUNCTIONS)
 def path_segments_are_legal(document: Document) -> Problems:
     for name, route in of_type(document, ROUTE).items():
         path = route["Properties"]["RouteKey"].partition(" ")[2]
@@ -1765,12 +1764,12 @@ def rates(stack: Deployed) -> dict[str, tuple[str, str]]:
     return {key: (one["ThrottlingRateLimit"], one["ThrottlingBurstLimit"]) for key, one in figures.items()}
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, together=True)
+@rule(*WITH_FUNCTIONS, together=True)
 def every_route_has_a_rate_and_exists_before_it(documents: Documents) -> Problems:
     """An unknown route gets the low rate: it is the default of the stage."""
     words = ("ThrottleRate", "ThrottleBurst", "OtherRate", "AnonymousRate", "BatchQueryRate")
     given = {word: str(100 + number) for number, word in enumerate(words)}
-    found = rates(documents.deployed(Reports="ON", Gateway="ON", **LISTER, **ISSUER, **given))
+    found = rates(documents.deployed(**EVERYTHING, **given))
     for key, figures in found.items():
         if figures != tuple(given[word] for word in RATES.get(key, ("OtherRate", "OtherRate"))):
             yield f"{key} accepts {figures}"
@@ -1787,10 +1786,10 @@ def every_route_has_a_rate_and_exists_before_it(documents: Documents) -> Problem
         yield "without a gateway the stage names its route"
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, together=True)
+@rule(*WITH_FUNCTIONS, together=True)
 def anonymous_callers_leave_the_account_room(documents: Documents) -> Problems:
     """At the defaults, and if everybody may join, all routes without a signature take less than half of the quota."""
-    stack = documents.deployed(Reports="ON", Gateway="ON", **LISTER, **ISSUER, JoinAuth="OPEN", ListAuth="NONE")
+    stack = documents.deployed(**EVERYTHING, JoinAuth="OPEN", ListAuth="NONE")
     anonymous = {one["RouteKey"] for one in stack.of_type(ROUTE).values() if one["AuthorizationType"] == "NONE"}
     found = {key: float(rate) for key, (rate, _) in rates(stack).items()}
     total = sum(rate for key, rate in found.items() if key in anonymous)
@@ -1818,7 +1817,7 @@ ANSWERING = PUBLIC | {"Released", "Issuer"}
 """The functions that answer requests. The low rate of their routes limits `released` and `issuer`."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, together=True)
+@rule(*WITH_FUNCTIONS, together=True)
 def public_functions_reserve_concurrency_unless_the_account_has_none(documents: Documents) -> Problems:
     def reserved(**parameters: str) -> dict[str, int]:
         given = {"Reports": "ON", "Gateway": "ON", **parameters}
@@ -1843,7 +1842,7 @@ def public_functions_reserve_concurrency_unless_the_account_has_none(documents: 
         yield f"0 reserves {found}"
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, EDGE, together=True)
+@rule(*WITH_FUNCTIONS, EDGE, together=True)
 def an_edge_is_the_only_way_in(documents: Documents) -> Problems:
     """Every function that answers requests checks the header exactly if there is an edge."""
     for name, parameters in STACKS.items():
@@ -1946,6 +1945,10 @@ ERRORS_OF_THE_EDGE = (400, 403, 404, 405, 414, 416, 500, 501, 502, 503, 504)
 """The status codes whose answers CloudFront keeps for ten seconds, unless it is told not to."""
 
 
+def if_given(parameter: str) -> Document:
+    return {"Fn::Not": [{"Fn::Equals": [{"Ref": parameter}, ""]}]}
+
+
 def if_joins_go_to_a_url(given: Any) -> Document:
     return {"Fn::If": ["HasJoinOrigin", given, {"Ref": "AWS::NoValue"}]}
 
@@ -2033,7 +2036,7 @@ RANGES_ASKED = {"HeadersConfig": {"HeaderBehavior": "whitelist", "Headers": ["ho
 OPEN_LISTS = {"Type": "String", "Description": "", "Default": "OFF", "AllowedValues": ["ON", "OFF"]}
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, EDGE, together=True)
+@rule(*WITH_FUNCTIONS, EDGE, together=True)
 def the_edge_keeps_range_files_of_open_lists_and_nothing_else(documents: Documents) -> Problems:
     """Of every route: which behaviour takes it, whatever its ids are, and whether that one keeps answers.
 
@@ -2079,7 +2082,7 @@ def _paths(template: str) -> Iterator[str]:
         yield re.sub(r"\{\w+\}", word, template.replace("{step}", "7").replace("{prefix}", "01"))
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, EDGE, together=True)
+@rule(*WITH_FUNCTIONS, EDGE, together=True)
 def the_edge_limits_each_address_except_signed_servers(documents: Documents) -> Problems:
     """The rate does not apply to a path exactly if API Gateway itself refuses every stranger there."""
     firewall = properties(documents[EDGE], "Firewall")
@@ -2102,7 +2105,7 @@ def the_edge_limits_each_address_except_signed_servers(documents: Documents) -> 
     for part in (firewall, limit):
         if {word: part["VisibilityConfig"].get(word) for word in UNSEEN} != UNSEEN:
             yield "sampled requests show paths"
-    stack = documents.deployed(Reports="ON", Gateway="ON", **LISTER, **ISSUER, JoinAuth="OPEN", ListAuth="NONE")
+    stack = documents.deployed(**EVERYTHING, JoinAuth="OPEN", ListAuth="NONE")
     paths: dict[str, set[bool]] = {}
     for one in stack.of_type(ROUTE).values():
         path = one["RouteKey"].partition(" ")[2]
@@ -2139,8 +2142,7 @@ def _relays(documents: Documents, given: Document) -> Problems:
     }
     if given != {"Fn::If": ["HasRelaySecret", expected, {"Ref": "AWS::NoValue"}]}:
         yield f"relays are admitted by {given}"
-    condition = {"Fn::Not": [{"Fn::Equals": [{"Ref": "RelaySecret"}, ""]}]}
-    if documents[EDGE]["Conditions"].get("HasRelaySecret") != condition:
+    if documents[EDGE]["Conditions"].get("HasRelaySecret") != if_given("RelaySecret"):
         yield "relays are admitted without a secret, or never"
 
 
@@ -2160,8 +2162,7 @@ def _join_rate(documents: Documents, given: Document) -> Problems:
         yield f"joins at a function URL are limited by {given}"
     if documents[EDGE]["Parameters"]["JoinOrigin"].get("Default") != "":
         yield "without a function URL the edge has an origin for joins"
-    condition = {"Fn::Not": [{"Fn::Equals": [{"Ref": "JoinOrigin"}, ""]}]}
-    if documents[EDGE]["Conditions"].get("HasJoinOrigin") != condition:
+    if documents[EDGE]["Conditions"].get("HasJoinOrigin") != if_given("JoinOrigin"):
         yield "the limit of joins at a function URL is left out, or is there without one"
     for host, taken in {"": True, "abc1.lambda-url.eu-west-1.on.aws": True, "a.example": False, "x/y": False}.items():
         if accepts("JoinOrigin", documents[EDGE]["Parameters"]["JoinOrigin"], host) is not taken:
@@ -2266,9 +2267,9 @@ PATIENT = ("Maps.QueueName", "Stages.QueueName")
 """Queues in which a message of a large job may wait for hours."""
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, OBSERVABILITY, together=True)
+@rule(*WITH_FUNCTIONS, OBSERVABILITY, together=True)
 def everything_that_fails_raises_an_alarm_that_notifies(documents: Documents) -> Problems:
-    stack = documents.deployed(Reports="ON", Gateway="ON", **LISTER, **ISSUER, Period=str(STEP), **MAIL)
+    stack = documents.deployed(**EVERYTHING, Period=str(STEP), **MAIL)
     alarms = stack.of_type(ALARM)
     watched = {
         found for name, one in alarms.items() if name not in OF_THE_CANARY for found, _ in cloudwatch.metrics(one)
@@ -2281,14 +2282,14 @@ def everything_that_fails_raises_an_alarm_that_notifies(documents: Documents) ->
     (topic,) = stack.of_type("AWS::SNS::Topic").values()
     if topic["Subscription"] != [{"Protocol": "email", "Endpoint": MAIL["AlarmEmail"]}]:
         yield "the topic mails nobody"
-    unwatched = documents.deployed(Reports="ON", Gateway="ON", **LISTER, **ISSUER, Alarms="OFF", **MAIL)
+    unwatched = documents.deployed(**EVERYTHING, Alarms="OFF", **MAIL)
     topics = {
         unwatched.nested[name].parameters["AlarmTopic"]
         for name in ("ReportsStack", "AnonymousStack", "ListsStack", "CredentialsStack")
     }
     if topics != {""} or unwatched.of_type(ALARM).keys() - OF_THE_CANARY:
         yield "there are alarms without being asked for"
-    silent = documents.deployed(Reports="ON", Gateway="ON", **LISTER, **ISSUER).of_type(ALARM)
+    silent = documents.deployed(**EVERYTHING).of_type(ALARM)
     if documents.deployed(Reports="ON").of_type("AWS::SNS::Topic"):
         yield "there is a topic without an address"
     if documents[OBSERVABILITY]["Outputs"] != {"Topic": {"Condition": "HasAlarmEmail", "Value": {"Ref": "Topic"}}}:
@@ -2317,9 +2318,9 @@ def losses_of_aws(stack: Deployed) -> Iterator[cloudwatch.Metric]:
         yield from of_aws("SQS", "QueueName", queue, word)
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, OBSERVABILITY, together=True)
+@rule(*WITH_FUNCTIONS, OBSERVABILITY, together=True)
 def each_alarm_is_raised_by_each_loss_that_it_watches_and_by_nothing_else(documents: Documents) -> Problems:
-    stack = documents.deployed(Reports="ON", Gateway="ON", **LISTER, **ISSUER, Period=str(STEP), **MAIL)
+    stack = documents.deployed(**EVERYTHING, Period=str(STEP), **MAIL)
     known = LOSSES | set(losses_of_aws(stack)) | GOOD | LIVE_ERRORS
     for name, alarm in stack.of_type(ALARM).items():
         if strange := {one for one, _ in cloudwatch.metrics(alarm)} - known:
@@ -2468,7 +2469,7 @@ def the_dashboard_shows_every_alarm(document: Document) -> Problems:
 
 
 # ---------------------------------------------------------------------------------------------- outputs
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS)
+@rule(*WITH_FUNCTIONS)
 def outputs_hold_what_their_names_say(document: Document) -> Problems:
     """StepLogTable is StepLog, JoinFunction the alias of Join; an output of reports is that of the nested stack."""
     nested = "Name" in document["Parameters"]
@@ -2483,7 +2484,7 @@ def outputs_hold_what_their_names_say(document: Document) -> Problems:
             value = OUTPUTS[name]
         condition = None
         if not nested and resource not in document["Resources"] and name not in OUTPUTS:
-            within = next((stack for names, *stack in NESTED if name in names), ["ReportsStack", "HasReports"])
+            within = next((stack for names, *stack in NESTED.values() if name in names), ["ReportsStack", "HasReports"])
             value, condition = {"Fn::GetAtt": [within[0], f"Outputs.{name}"]}, within[1]
         if name in ("DomainTarget", "EdgeSecretArn"):
             condition = "HasDomainName"
@@ -2498,14 +2499,12 @@ def outputs_hold_what_their_names_say(document: Document) -> Problems:
             yield f"{name} is {output}"
 
 
-OF_THE_GATEWAY = ("GatewayFunction", "GatewayKeySecret", "RelaySecretArn")
-OUTPUTS_OF_LISTS = ("ListBucket", "ListFunction", "ReleasedFunction")
-OUTPUTS_OF_CREDENTIALS = ("AccountsTable", "IssuerFunction", "AccountKeySecret")
-NESTED = (
-    (OF_THE_GATEWAY, "AnonymousStack", "HasGateway"),
-    (OUTPUTS_OF_LISTS, "ListsStack", "HasListerKey"),
-    (OUTPUTS_OF_CREDENTIALS, "CredentialsStack", "HasIssuerKey"),
-)
+NESTED = {
+    ANONYMOUS: (("GatewayFunction", "GatewayKeySecret", "RelaySecretArn"), "AnonymousStack", "HasGateway"),
+    LISTS: (("ListBucket", "ListFunction", "ReleasedFunction"), "ListsStack", "HasListerKey"),
+    CREDENTIALS: (("AccountsTable", "IssuerFunction", "AccountKeySecret"), "CredentialsStack", "HasIssuerKey"),
+}
+"""The outputs of a nested stack but that of reports, its name, and its condition."""
 OUTPUTS: dict[str, Document] = {
     "ApiUrl": {
         "Fn::If": ["HasDomainName", {"Fn::Sub": "https://${DomainName}"}, {"Fn::GetAtt": ["Api", "ApiEndpoint"]}]
@@ -2516,21 +2515,18 @@ OUTPUTS: dict[str, Document] = {
 }
 
 
-@rule(GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, together=True)
+@rule(*WITH_FUNCTIONS, together=True)
 def outputs_name_what_operators_need(documents: Documents) -> Problems:
     """Also what a deleted stack leaves: the guide names it by the outputs."""
-    told = {path: documents[path]["Outputs"] for path in (GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS)}
+    told = {path: documents[path]["Outputs"] for path in WITH_FUNCTIONS}
     for path, outputs in told.items():
         values = json.dumps([output["Value"] for output in outputs.values()])
         for name in of_type(documents[path], *STATEFUL, "AWS::SQS::Queue", "AWS::Serverless::Function"):
             if f'"{name}"' not in values and f'"{name}.Alias"' not in values:
                 yield f"no output names {name}"
     ours = {name for name, one in told[GATE].items() if one.get("Condition") == "HasReports"}
-    if set(told[ANONYMOUS]) != set(OF_THE_GATEWAY) or not set(OF_THE_GATEWAY) <= set(told[GATE]):
-        yield f"the stack has other outputs of the gateway than {', '.join(OF_THE_GATEWAY)}"
-    if set(told[LISTS]) != set(OUTPUTS_OF_LISTS) or not set(OUTPUTS_OF_LISTS) <= set(told[GATE]):
-        yield f"the stack has other outputs of lists than {', '.join(OUTPUTS_OF_LISTS)}"
-    if set(told[CREDENTIALS]) != set(OUTPUTS_OF_CREDENTIALS) or not set(OUTPUTS_OF_CREDENTIALS) <= set(told[GATE]):
-        yield f"the stack has other outputs of credentials than {', '.join(OUTPUTS_OF_CREDENTIALS)}"
+    for path, (names, *_) in NESTED.items():
+        if set(told[path]) != set(names) or not set(names) <= set(told[GATE]):
+            yield f"the stack, or {path}, has other outputs than {', '.join(names)}"
     if ours != set(told[REPORTS]) or set(OUTPUTS) - set(told[GATE]):
         yield f"the stack has no outputs {ours ^ set(told[REPORTS])}, or not {', '.join(OUTPUTS)}"

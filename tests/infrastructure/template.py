@@ -15,7 +15,8 @@ PATH = ROOT / "template.yaml"
 GATE, REPORTS = "template.yaml", "infra/reports.yaml"
 ANONYMOUS, LISTS, CREDENTIALS = "infra/anonymous.yaml", "infra/lists.yaml", "infra/credentials.yaml"
 OBSERVABILITY, EDGE, SPENDING = "infra/observability.yaml", "infra/edge.yaml", "infra/spending.yaml"
-PATHS = (GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS, OBSERVABILITY, EDGE, SPENDING)
+WITH_FUNCTIONS = (GATE, REPORTS, ANONYMOUS, LISTS, CREDENTIALS)
+PATHS = (*WITH_FUNCTIONS, OBSERVABILITY, EDGE, SPENDING)
 
 Document = dict[str, Any]
 FUNCTIONS = ("Join", "Evaluate", "Query", "Sweep")

@@ -8,7 +8,7 @@ import pytest
 from moto import mock_aws
 
 from tests.infrastructure import cloudwatch as judged
-from tests.infrastructure.rules import ALARM, FILTER, HARMLESS, ISSUER, LISTER, LOSSES
+from tests.infrastructure.rules import ALARM, EVERYTHING, FILTER, HARMLESS, LOSSES
 from tests.infrastructure.template import ROOT, Documents
 from tests.monitor.allowed_output import METRICS
 
@@ -19,7 +19,7 @@ COMMAND = re.compile(r"\b(aws|kanon|curl)\s[a-z-]")
 
 
 def alarms() -> set[str]:
-    return {*Documents().deployed(Reports="ON", Gateway="ON", **LISTER, **ISSUER).of_type(ALARM), *OF_THE_ACCOUNT}
+    return {*Documents().deployed(**EVERYTHING).of_type(ALARM), *OF_THE_ACCOUNT}
 
 
 def entries(text: str) -> dict[str, str]:
@@ -85,7 +85,7 @@ def test_two_alarms_watch_exactly_the_service_levels() -> None:
 @mock_aws
 def test_cloudwatch_accepts_alarms_dashboard_and_filters() -> None:
     # No emulator deploys alarms that calculate; their properties are what the calls take.
-    stack = Documents().deployed(AlarmEmail="somebody@example.org", Reports="ON", Gateway="ON", **LISTER, **ISSUER)
+    stack = Documents().deployed(AlarmEmail="somebody@example.org", **EVERYTHING)
     aws = boto3.Session("x", "x", region_name="eu-west-1")
     cloudwatch, logs = aws.client("cloudwatch"), aws.client("logs")
     for name, alarm in stack.of_type(ALARM).items():

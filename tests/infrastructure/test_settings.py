@@ -72,9 +72,3 @@ def test_production_asks_for_signed_joins_and_confirmation() -> None:
     deploy = configured()["prod"]["deploy"]["parameters"]
     assert overrides("prod")["JoinAuth"] == "IAM"
     assert deploy["confirm_changeset"] is True
-    assert deploy["capabilities"] == "CAPABILITY_IAM CAPABILITY_AUTO_EXPAND"
-
-
-def test_environments_are_different_stacks() -> None:
-    names = [configured()[name]["global"]["parameters"]["stack_name"] for name in ENVIRONMENTS]
-    assert len(set(names)) == len(names)
