@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 from kanon.client import Client, Join, encoded
 from kanon.gate.mechanism.parameters import Parameters
@@ -11,6 +12,14 @@ from kanon.gate.types import read_types
 from kanon.keys import fetch_noise_keys, fetch_secret
 from kanon.local.stack import Stack
 from tests.naive import Naive
+
+
+def laws(shape: str, epsilon: str, threshold: int, query: int) -> dict[str, Any]:
+    """The noise of a type's configuration, with these truncations."""
+    return {
+        "threshold": {"shape": shape, "epsilon": epsilon, "truncation": threshold},
+        "query": {"shape": shape, "epsilon": epsilon, "truncation": query},
+    }
 
 
 class TapesByKey:

@@ -3,7 +3,6 @@
 import json
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -17,13 +16,11 @@ from kanon.operate.replay import plan
 from kanon.operate.skip import gaps
 from tests.conftest import START
 from tests.e2e.gate.backups import parts_of, rows, states
-from tests.e2e.gate.oracle import Oracle
+from tests.e2e.gate.operating import deploy, stops
+from tests.e2e.gate.oracle import Oracle, laws
 from tests.integration.gate.doctor_view import findings, seen, wrong
 
-LAWS = {
-    "threshold": {"shape": "two-sided", "epsilon": "0.5", "truncation": 3},
-    "query": {"shape": "two-sided", "epsilon": "0.5", "truncation": 4},
-}
+LAWS = laws("two-sided", "0.5", 3, 4)
 TYPES = {
     "a": {"k": 8, "window": 5, "laws": LAWS},
     "b": {"k": 9, "window": 7, "laws": LAWS, "client_bits": 8},
@@ -69,17 +66,7 @@ class Changing:
         """Deploy with these entries of the parameter Slots."""
         names = ("slots", "from_step", "partitions")
         value = json.dumps([dict(zip(names, entry, strict=False)) for entry in entries])
-        for name in functions:
-            function = self.stack.functions[name]
-            self.stack.functions[name] = replace(function, environment={**function.environment, "KANON_SLOTS": value})
-            self.stack.restart(name)
-
-    def stops(self) -> str:
-        """The reason why evaluation stops; it is tried once more."""
-        self.stack.tick()
-        lines = self.stack.logs.getvalue().splitlines()  # type: ignore[attr-defined]
-        reason: str = json.loads([line for line in lines if '"evaluation stopped"' in line][-1])["reason"]
-        return reason
+        deploy(self.stack, *functions, KANON_SLOTS=value)
 
     def sets(self) -> Sets:
         """The state of every set that a later step needs, and every item of Statuses that belongs to a set."""
@@ -99,8 +86,7 @@ class Changing:
 
 def packed_items(stack: Stack) -> int:
     """The number of packed items in the log."""
-    items = stack.session.client("dynamodb").scan(TableName=stack.storage.tables["StepLog"])["Items"]
-    return sum("joins" in item for item in items)
+    return sum("joins" in item for item in rows(stack, "StepLog"))
 
 
 @pytest.fixture
@@ -171,7 +157,7 @@ def test_a_layout_that_begins_too_early_is_refused_and_no_join_is_lost(stacks: l
     late = changing.step + 1
     changing.deploy((1, 0), (8, late))
     reason = f"the entry of Slots that begins at step {late} is new: let it begin at step {late + 1} or later"
-    assert changing.stops() == reason
+    assert stops(changing.stack) == reason
     response = changing.stack.request("POST", "/v1/types/a/sets/aGVsbG8:join", {"client": "me"})
     assert response.status == 503
     changing.deploy((1, 0), (8, late + 1))
@@ -210,7 +196,7 @@ def test_after_a_rollback_evaluation_stops_before_the_missing_entry_and_no_join_
             changing.join()
         changing.oracle.pass_step()
         changing.stack.advance(HOUR)
-    assert changing.stops().startswith(f"the entry of Slots that begins at step {first} is missing: put it back;")
+    assert stops(changing.stack).startswith(f"the entry of Slots that begins at step {first} is missing: put it back;")
     assert {*changing.marks().values()} == {first - 1}
     assert findings(changing.stack)["slots"][0].verdict == "FAIL"
     stack, now = seen(changing.stack), changing.stack.clock.now()
@@ -234,7 +220,7 @@ def test_an_entry_that_is_removed_too_early_stops_evaluation_until_it_is_back(st
     changing.deploy((2, first), functions=("evaluate",))
     changing.join()
     changing.stack.advance(HOUR - 900)  # the schedule fires; the tick is still to come
-    assert changing.stops().startswith(f"Slots has no entry before step {first}, and step ")
+    assert stops(changing.stack).startswith(f"Slots has no entry before step {first}, and step ")
     changing.deploy((1, 0), (2, first))
     changing.stack.tick()
     changing.steps(4, joins=False)

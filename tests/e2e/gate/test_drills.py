@@ -5,6 +5,7 @@ import random
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import pytest
@@ -15,6 +16,7 @@ from kanon.gate.storage.aws.true_objects import step_of
 from kanon.local import Stack
 from tests.conftest import START
 from tests.e2e.gate.backups import RUNBOOK, objects, put_back, put_object, rows, runbook_commands, states
+from tests.e2e.gate.operating import deploy_generations
 from tests.e2e.gate.oracle import Oracle
 from tests.e2e.gate.test_mixtures import TYPES, join_some, next_steps
 from tests.integration.gate.doctor_view import run_on
@@ -54,11 +56,8 @@ class Drill:
         rest = [*words[:at], *words[at + 2 :]]
         if self.stack.engine.endpoint is None:
             return run_on(self.stack, *rest, answer="y\n")
-        server = self.stack.serve()
-        try:
+        with closing(self.stack.serve()) as server:
             result = CliRunner().invoke(app, [*rest, "--url", server.url], input="y\n", env={"COLUMNS": "250"})
-        finally:
-            server.close()
         return result.exit_code, result.output
 
 
@@ -127,10 +126,7 @@ def begin_generation(drill: Drill, section: str) -> None:
     """Run the command of a section, deploy what it prints, and see evaluation continue."""
     ((code, output),) = drill.type(section)
     assert code == 0, output
-    listed = output.splitlines()[-1]
-    drill.stack.functions["evaluate"].environment["KANON_LOG_GENERATIONS"] = listed  # type: ignore[index]
-    drill.stack.restart("evaluate")
-    first = json.loads(listed)[-1]["from_step"]
+    first = deploy_generations(drill.stack, output.splitlines()[-1])
     drill.stack.advance_to((first + 1) * 3600 + 1800)
     (mark,) = [i["evaluated_through"]["N"] for i in rows(drill.stack, "Control") if "evaluated_through" in i]
     assert int(mark) == first

@@ -15,17 +15,10 @@ from hypothesis import strategies as st
 from kanon.client import encoded
 from kanon.gate.generations import TABLES
 from kanon.local.stack import Stack
-from tests.e2e.gate.oracle import Oracle
+from tests.e2e.gate.oracle import Oracle, laws
 from tests.paths import REAL_LOG
 
 START = datetime(2026, 3, 1, tzinfo=UTC).timestamp()
-
-
-def laws(shape: str, epsilon: str, threshold: int, query: int) -> dict[str, object]:
-    return {
-        "threshold": {"shape": shape, "epsilon": epsilon, "truncation": threshold},
-        "query": {"shape": shape, "epsilon": epsilon, "truncation": query},
-    }
 
 
 TYPES = {

@@ -10,23 +10,20 @@ from typing import Any
 import pytest
 
 from kanon.client import Client, Join, encoded
-from kanon.gate.names import set_key
 from kanon.gate.parts import Part, keys_of
 from kanon.gate.storage.aws.control import Place
 from kanon.gate.storage.aws.parts import Listed
-from kanon.keys import Secret
 from kanon.local import Stack
 from kanon.operate.changes import leased
 from tests.conftest import START
 from tests.e2e.gate.backups import parts_of, put_object
+from tests.e2e.gate.operating import key_of
+from tests.e2e.gate.oracle import laws
 from tests.integration.gate.doctor_view import operate, seen
 from tests.snapshot import Snapshot
 
 WINDOW, HOLD, EPOCH, ALLOWANCE = 5, 7, 24, 172_800
-LAWS = {
-    "threshold": {"shape": "one-sided", "epsilon": "0.7", "truncation": 3},
-    "query": {"shape": "one-sided", "epsilon": "0.7", "truncation": 4},
-}
+LAWS = laws("one-sided", "0.7", 3, 4)
 TYPES = {
     "a": {"k": 8, "window": WINDOW, "laws": LAWS, "restart": "crossing", "hold": HOLD, "epoch": EPOCH},
     "short": {"k": 8, "window": 2, "laws": LAWS},
@@ -40,7 +37,7 @@ class Crossed:
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
-        self.key = set_key(Secret.derived("set-pepper", stack.storage.secrets["SetPepper"]), "a", SET)
+        self.key = key_of(stack, "a", SET)
         while not self.is_true():
             Client(stack.request).join_many(Join("a", encoded(SET), f"client-{n}") for n in range(20))
             stack.advance_to((stack.clock.now() // 3600 + 1) * 3600 + 1800)

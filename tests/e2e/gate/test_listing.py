@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,15 @@ from kanon.cli.main import app
 from kanon.client import Client, Connection, Join
 from kanon.errors import ConfigurationError
 from kanon.gate.listed_sets import SUFFIX, ListedSet, decode, encode, name_beside
-from kanon.gate.names import set_key
 from kanon.gate.storage.aws.lists import ListObjects
 from kanon.gate.true_sets import PREFIX
-from kanon.keys import fetch_secret
 from kanon.local import Stack
 from kanon.local.template import TemplateError
 from kanon.operate.generation import begin
 from kanon.operate.stacks import described_stack
 from kanon.operate.unlisting import unlist
 from tests.e2e.gate.backups import rows
+from tests.e2e.gate.operating import deploy_generations, key_of, new_table
 from tests.integration.gate.edge import base64url
 from tests.monitor.monitor import Monitor
 from tests.moto_engine import ENGINES
@@ -72,10 +72,8 @@ def listed(stack: Stack) -> set[str]:
 
 @pytest.fixture
 def client(listing: Stack) -> Iterator[Client]:
-    server = listing.serve()
-    with Client(Connection(server.url)) as made:
+    with closing(listing.serve()) as server, Client(Connection(server.url)) as made:
         yield made
-    server.close()
 
 
 def run(*arguments: str) -> str:
@@ -133,11 +131,8 @@ def test_lists_take_the_roles_of_their_functions_alone(listing: Stack) -> None:
 
 
 def test_the_command_shows_a_list(listing: Stack) -> None:
-    server = listing.serve()
-    try:
+    with closing(listing.serve()) as server:
         text = run("listed", "terms", "--url", server.url, "--format", "csv")
-    finally:
-        server.close()
     assert "shoes" in text
     assert "'=HYPERLINK(1)" in text
 
@@ -153,17 +148,14 @@ def test_the_commands_of_the_guide_make_a_csv_of_a_stack(
     stack = new_stack(LISTED)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "local")
-    server = stack.serve()
     words = shlex.split(re.findall(r"`kanon (listed terms --url [^`]*)`", GUIDE)[0])
-    words = [{"URL": server.url, "REGION": "eu-central-1"}.get(word, word) for word in words]
     crowd = [(f"user {n}", text) for text in ("shoes", "how to sue my boss", "=HYPERLINK(1)") for n in range(60)]
-    try:
+    with closing(stack.serve()) as server:
+        words = [{"URL": server.url, "REGION": "eu-central-1"}.get(word, word) for word in words]
         with Client(Connection(server.url)) as client:
             client.join_many(Join("terms", text, user) for user, text in [*crowd, ("user 1", "my own name")])
         stack.advance(3 * HOUR)
         table = run(*words, "--format", "csv")
-    finally:
-        server.close()
     rows = csv.DictReader(io.StringIO(table))
     assert [row["value"] for row in rows] == ["'=HYPERLINK(1)", "how to sue my boss", "shoes"]
     assert not stack.failures
@@ -181,11 +173,8 @@ def test_the_command_signs_for_a_region_and_refuses_half_of_what_that_needs(
     )
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "local")
-    server = listing.serve()
-    try:
+    with closing(listing.serve()) as server:
         assert "shoes" in run("listed", "terms", "--url", server.url, "--region", "eu-central-1")
-    finally:
-        server.close()
     assert all("/eu-central-1/execute-api/aws4_request" in text for text in seen)
     assert seen
     for given in (["--aws-profile", "x"], ["--region", "eu-central-1"]):
@@ -224,8 +213,7 @@ def test_the_command_reads_the_history_of_a_stack(listing: Stack, monkeypatch: p
 
 def test_an_operator_suppresses_and_unlists(listing: Stack) -> None:
     running = described_stack(listing.describe(), listing.session, listing.engine.endpoint)
-    pepper = fetch_secret(running.client("secretsmanager"), "set-pepper", running.query.set_pepper_secret)
-    running.statuses.suppress(set_key(pepper, "terms", sha256(b"shoes").digest()))
+    running.statuses.suppress(key_of(listing, "terms", sha256(b"shoes").digest()))
     assert unlist(running, "terms", VALUES[1]) == 2
     assert listed(listing) == set(VALUES) - {VALUES[1]}
     assert listing.request("GET", "/v1/types/terms/ranges").json()["count"] == len(VALUES) - 1
@@ -258,9 +246,7 @@ def test_a_restored_control_brings_back_nothing_that_was_unlisted(
         listing.advance(HOUR // 2)
     assert value.encode() not in contents(listing)
     entries = begin(running, listing.clock.now())
-    told = json.dumps([entry.model_dump() for entry in entries])
-    listing.functions["evaluate"].environment["KANON_LOG_GENERATIONS"] = told  # type: ignore[index]
-    listing.restart("evaluate")
+    deploy_generations(listing, json.dumps([entry.model_dump() for entry in entries]))
     listing.advance_to((entries[-1].from_step + 1) * HOUR - 60)
     join(listing, [value, "later"], 60)
     listing.advance(2 * HOUR)
@@ -268,21 +254,6 @@ def test_a_restored_control_brings_back_nothing_that_was_unlisted(
     assert value.encode() not in contents(listing)
     assert listing.request("GET", "/v1/types/terms/ranges").json()["step"] >= entries[-1].from_step
     listing.failures.clear()
-
-
-def new_table(stack: Stack, table: str, rows: list[dict[str, Any]]) -> None:
-    """Put a new table with these rows in the place of one."""
-    client, name = stack.session.client("dynamodb"), stack.storage.tables[table]
-    old = client.describe_table(TableName=name)["Table"]
-    client.delete_table(TableName=name)
-    client.create_table(
-        TableName=name,
-        KeySchema=old["KeySchema"],
-        AttributeDefinitions=old["AttributeDefinitions"],
-        BillingMode="PAY_PER_REQUEST",
-    )
-    for item in rows:
-        client.put_item(TableName=name, Item=item)
 
 
 def files(stack: Stack, to: Path) -> Path:

@@ -16,14 +16,12 @@ from kanon.gate.publishing import Horizon
 from kanon.local import Stack
 from tests.conftest import START
 from tests.e2e.gate.backups import Rows, put_back, rows
-from tests.e2e.gate.oracle import Oracle
-from tests.integration.gate.doctor_view import operate, seen, wrong
+from tests.e2e.gate.operating import begin_generation, stopped
+from tests.e2e.gate.oracle import Oracle, laws
+from tests.integration.gate.doctor_view import seen, wrong
 from tests.snapshot import Snapshot
 
-LAWS = {
-    "threshold": {"shape": "two-sided", "epsilon": "0.4", "truncation": 5},
-    "query": {"shape": "two-sided", "epsilon": "0.4", "truncation": 5},
-}
+LAWS = laws("two-sided", "0.4", 5, 5)
 TYPES = {
     "a": {"k": 12, "window": 6, "laws": LAWS},
     "c": {"k": 12, "window": 6, "laws": LAWS, "restart": "crossing", "hold": 7, "epoch": 20},
@@ -97,26 +95,19 @@ def test_evaluation_stops_at_older_statuses_until_a_new_generation_has_mended_th
     put_back(stack, {"Statuses": []} if emptied else backup, ("Statuses",))
     assert "tables" in wrong(stack)
     assert next_steps(oracle) == (True, [])
-    lines = stack.logs.getvalue().splitlines()  # type: ignore[attr-defined]
-    reasons = {json.loads(line)["reason"] for line in lines if '"evaluation stopped"' in line}
-    (reason,) = {re.sub(r"slot \d+", "slot N", each) for each in reasons}
+    (reason,) = {re.sub(r"slot \d+", "slot N", line["reason"]) for line in stopped(stack)}
     assert reason == (
         "the table Statuses is older than the states of slot N, because it was restored or emptied: begin a new log"
         " generation with `kanon operate new-generation`"
     )
 
-    code, output = operate(stack, "new-generation", "--yes")
-    assert code == 0, output
+    first = begin_generation(stack)
     mended, shown = seen(stack).statuses.released()
     assert {slot: without_objects(each) for slot, each in horizons.items()} == shown  # readers see what they saw
     assert {key: steps for key, steps in mended.items() if steps}.items() >= {
         key: steps for key, steps in crossings.items() if steps and steps[-1] >= oracle.now_step - HOURS_BACK
     }.items()
     assert "tables" not in wrong(stack)
-    listed = output.splitlines()[-1]
-    stack.functions["evaluate"].environment["KANON_LOG_GENERATIONS"] = listed  # type: ignore[index]
-    stack.restart("evaluate")
-    first = json.loads(listed)[-1]["from_step"]
     stack.advance_to((first + 2) * 3600 + 1800)
     assert {*seen(stack).marks.values()} == {first + 1}
     assert "tables" not in wrong(stack)

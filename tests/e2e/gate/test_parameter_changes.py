@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from kanon.gate.mechanism.steps import instance_of, phase_of
-from kanon.gate.names import set_key
-from kanon.keys import fetch_secret
 from kanon.local import Stack
+from tests.e2e.gate.operating import key_of
 from tests.snapshot import Snapshot
 
 WINDOW, PERIOD, START = 5, 3600, 1_700_000_000.0
@@ -27,9 +26,8 @@ class Observer:
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
-        arn = stack.functions["query"].environment["KANON_SET_PEPPER_SECRET"]
-        pepper = fetch_secret(stack.session.client("secretsmanager"), "set-pepper", arn)
-        self.phases = [phase_of(set_key(pepper, "small", bytes([n]) * 32), WINDOW, "hash") for n in range(len(SETS))]
+        keys = [key_of(stack, "small", bytes([n]) * 32) for n in range(len(SETS))]
+        self.phases = [phase_of(key, WINDOW, "hash") for key in keys]
         self.step, self.next_update = -1, ""
         self.seen: dict[tuple[int, int], bool] = {}
         self.true = 0

@@ -15,6 +15,7 @@ from kanon.local import Stack
 from kanon.operate import replay as module
 from tests.conftest import START
 from tests.e2e.gate.backups import objects, put_object, rows, states
+from tests.e2e.gate.operating import begin_generation, deploy
 from tests.e2e.gate.oracle import Oracle
 from tests.e2e.gate.test_mixtures import SETS, TYPES, join_some, next_steps
 from tests.integration.gate.doctor_view import operate, seen, wrong
@@ -41,16 +42,6 @@ def used() -> Iterator[Snapshot[Oracle]]:
 def replay(stack: Stack, *more: str, answer: str = "y\n") -> tuple[int, str]:
     code, output = operate(stack, "replay", *more, answer=answer)
     return code, " ".join(output.split())
-
-
-def begin_generation(stack: Stack) -> int:
-    """Begin a log generation by the command and deploy what it prints; its first step."""
-    code, output = operate(stack, "new-generation", "--yes")
-    assert code == 0, output
-    stack.functions["evaluate"].environment["KANON_LOG_GENERATIONS"] = output.splitlines()[-1]  # type: ignore[index]
-    stack.restart("evaluate")
-    first: int = json.loads(output.splitlines()[-1])[-1]["from_step"]
-    return first
 
 
 def used_objects(stack: Stack, *, lists: bool) -> list[str]:
@@ -234,9 +225,7 @@ def test_a_step_before_a_change_by_an_operator_is_refused(used: Snapshot[Oracle]
         refusal = f"states are kept after steps {DONE}"
     if what == "retire":
         types = json.dumps({"b": TYPES["a"], "c": TYPES["c"]})
-        for name, function in stack.functions.items():
-            function.environment["KANON_TYPES"] = types  # type: ignore[index]
-            stack.restart(name)
+        deploy(stack, KANON_TYPES=types)
         assert operate(stack, "retire", "a", "--yes")[0] == 0
         refusal = f"`kanon operate retire` changed what is evaluated up to step {DONE + 1}"
     if what == "generation":

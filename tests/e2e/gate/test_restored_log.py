@@ -16,20 +16,16 @@ from kanon.gate.storage.aws.control import Control, Place
 from kanon.gate.storage.aws.step_log import StepLog
 from kanon.local import Stack
 from tests.conftest import START
-from tests.e2e.gate.backups import states
-from tests.e2e.gate.oracle import Oracle
-from tests.integration.gate.doctor_view import findings, metrics, operate, seen, wrong
+from tests.e2e.gate.backups import Rows, rows, states
+from tests.e2e.gate.operating import begin_generation, deploy, mark, new_table, stops
+from tests.e2e.gate.oracle import Oracle, laws
+from tests.integration.gate.doctor_view import findings, operate, seen, wrong
 from tests.table_ids import give_ids
 
-LAWS = {
-    "threshold": {"shape": "two-sided", "epsilon": "0.4", "truncation": 5},
-    "query": {"shape": "two-sided", "epsilon": "0.4", "truncation": 5},
-}
+LAWS = laws("two-sided", "0.4", 5, 5)
 WINDOW = 6
 SETS = [b"set %d" % n for n in range(24)]
 TABLES = ("Control", "Statuses", "StepLog")
-
-Rows = dict[str, list[dict[str, Any]]]
 
 
 @pytest.fixture
@@ -48,7 +44,6 @@ class Service:
 
     def __post_init__(self) -> None:
         self.oracle = Oracle(self.stack)
-        self.client = self.stack.session.client("dynamodb")
 
     def join_some(self, sets: list[bytes] = SETS, each: int = 2) -> None:
         self.oracle.join_all([("a", name, f"c{self.chance.randrange(18)}") for name in sets for _ in range(each)])
@@ -61,14 +56,7 @@ class Service:
 
     def rows(self) -> Rows:
         """A backup of the tables."""
-        return {
-            table: [
-                item
-                for page in self.client.get_paginator("scan").paginate(TableName=self.stack.storage.tables[table])
-                for item in page["Items"]
-            ]
-            for table in TABLES
-        }
+        return {table: rows(self.stack, table) for table in TABLES}
 
     def until_the_step_is_closed(self) -> None:
         """To the minute at which the schedule fires, before the tick."""
@@ -77,53 +65,18 @@ class Service:
     def restore(self, backup: Rows, *tables: str) -> None:
         """Replace some tables by new ones with the rows of a backup."""
         for table in tables:
-            name = self.stack.storage.tables[table]
-            old = self.client.describe_table(TableName=name)["Table"]
-            self.client.delete_table(TableName=name)
-            self.client.create_table(
-                TableName=name,
-                KeySchema=old["KeySchema"],
-                AttributeDefinitions=old["AttributeDefinitions"],
-                BillingMode="PAY_PER_REQUEST",
-            )
-            for item in backup[table]:
-                self.client.put_item(TableName=name, Item=item)
+            new_table(self.stack, table, backup[table])
 
     @property
     def marks(self) -> set[int | None]:
         return {*seen(self.stack).marks.values()}
 
-    @property
-    def mark(self) -> int:
-        (mark,) = self.marks
-        assert mark is not None
-        return mark
-
-    def deploy(self, text: str) -> None:
-        """Deploy with this value of LogGenerations."""
-        self.stack.functions["evaluate"].environment["KANON_LOG_GENERATIONS"] = text  # type: ignore[index]
-        self.stack.restart("evaluate")
-
     def begin(self) -> int:
         """Begin a generation by the command and deploy what it prints; its first step."""
-        code, output = operate(self.stack, "new-generation", "--yes")
-        assert code == 0, output
-        self.deploy(output.splitlines()[-1])
-        newest = json.loads(output.splitlines()[-1])[-1]
-        self.oracle.begin_generation(newest["log"], newest["from_step"])
-        first: int = newest["from_step"]
+        first = begin_generation(self.stack)
+        listed = self.stack.functions["evaluate"].environment["KANON_LOG_GENERATIONS"]
+        self.oracle.begin_generation(json.loads(listed)[-1]["log"], first)
         return first
-
-    def stops(self) -> str:
-        """The reason why evaluation stops; it is tried once more."""
-        before, already = self.marks, len(metrics(self.stack, "EvaluationStopped"))
-        self.stack.invoke("evaluate", {"schedule": True})
-        self.stack.run_queues()
-        assert self.marks == before
-        assert len(metrics(self.stack, "EvaluationStopped")) > already
-        lines = self.stack.logs.getvalue().splitlines()  # type: ignore[attr-defined]
-        reason: str = json.loads([line for line in lines if '"evaluation stopped"' in line][-1])["reason"]
-        return reason
 
     def key(self, name: bytes) -> bytes:
         return self.oracle._keys["a", name]
@@ -187,18 +140,18 @@ def test_under_the_same_noise_the_same_log_shows_nothing(service: Service) -> No
 def test_evaluation_stops_at_a_replaced_table_and_names_it_and_the_remedy(service: Service, ids: None) -> None:
     service.steps(3)
     service.join_some()
-    backup, mark = service.rows(), service.mark
+    backup, before = service.rows(), mark(service.stack)
     service.restore(backup, "StepLog")
     service.until_the_step_is_closed()
-    reason = service.stops()
+    reason = stops(service.stack)
     assert reason.startswith("another table is in the place of StepLog (restored or created again)")
     assert reason.endswith("begin a new log generation with `kanon operate new-generation`")
     (finding,) = findings(service.stack)["log"]
     assert (finding.verdict, finding.seen, finding.section) == ("FAIL", reason, "a-table-was-replaced")
     service.restore(backup, *TABLES)
     service.stack.restart("evaluate")
-    assert service.stops().startswith("another table is in the place of Control and Statuses and StepLog ")
-    assert service.mark == mark
+    assert stops(service.stack).startswith("another table is in the place of Control and Statuses and StepLog ")
+    assert mark(service.stack) == before
 
 
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -221,10 +174,10 @@ def test_a_new_generation_has_new_noise_repeats_no_step_and_evaluates_every_set(
     service.steps(4)
     backup = service.rows()
     service.steps(2)
-    before, released = service.mark, service.oracle.answered
+    before, released = mark(service.stack), service.oracle.answered
     service.restore(backup, *tables)
     service.until_the_step_is_closed()
-    assert "another table" in service.stops()
+    assert "another table" in stops(service.stack)
     closed = seen(service.stack).schedule.last_closed(service.stack.clock.now())
 
     steps = looked_at(monkeypatch)
@@ -291,10 +244,10 @@ def test_an_entry_that_is_removed_changed_or_written_by_hand_stops_evaluation(se
         (text.replace(str(first), str(first + 1)), f"the log generation that begins at step {first + 1} was not"),
         (text.replace('"log":"', '"log":"0'), f"the log generation that begins at step {first} was started on another"),
     ):
-        service.deploy(listed)
-        assert service.stops().startswith(reason)
+        deploy(service.stack, "evaluate", KANON_LOG_GENERATIONS=listed)
+        assert stops(service.stack).startswith(reason)
         assert findings(service.stack)["log"][0].seen.startswith(reason)
-    service.deploy(text)
+    deploy(service.stack, "evaluate", KANON_LOG_GENERATIONS=text)
     assert service.oracle.finish_step() == 0
 
 

@@ -15,14 +15,12 @@ from kanon.local import Stack
 from kanon.noise.words import NoiseKey
 from kanon.operate.noise_key import NoiseKeyKeptError, refuse_needed
 from tests.conftest import START
-from tests.e2e.gate.oracle import Oracle
+from tests.e2e.gate.operating import deploy, mark, stops
+from tests.e2e.gate.oracle import Oracle, laws
 from tests.integration.gate.doctor_view import findings, operate, seen, wrong
 from tests.integration.gate.test_destroying_noise_keys import remove_old_versions
 
-LAWS = {
-    "threshold": {"shape": "two-sided", "epsilon": "0.4", "truncation": 5},
-    "query": {"shape": "two-sided", "epsilon": "0.4", "truncation": 5},
-}
+LAWS = laws("two-sided", "0.4", 5, 5)
 WINDOW = 6
 ALLOWANCE = 48
 """Steps of the outage allowance of a stack."""
@@ -59,13 +57,6 @@ class Rotating:
         """The current step."""
         return int(self.stack.clock.now() // 3600)
 
-    @property
-    def mark(self) -> int:
-        """The mark."""
-        (through,) = seen(self.stack).marks.values()
-        assert through is not None
-        return through
-
     def put_keys(self, **texts: str) -> None:
         """Write the secret."""
         manager = self.stack.session.client("secretsmanager")
@@ -84,17 +75,7 @@ class Rotating:
     def deploy(self, *entries: tuple[str, int]) -> None:
         """Deploy with these entries of the parameter NoiseKeys."""
         value = json.dumps([{"id": key_id, "from_step": first} for key_id, first in entries])
-        self.stack.functions["evaluate"].environment["KANON_NOISE_KEYS"] = value  # type: ignore[index]
-        self.stack.restart("evaluate")
-
-    def stops(self) -> str:
-        """The reason why evaluation stops; it is tried once more."""
-        before = self.mark
-        self.stack.tick()
-        assert self.mark == before
-        lines = self.stack.logs.getvalue().splitlines()  # type: ignore[attr-defined]
-        reason: str = json.loads([line for line in lines if '"evaluation stopped"' in line][-1])["reason"]
-        return reason
+        deploy(self.stack, "evaluate", KANON_NOISE_KEYS=value)
 
 
 TYPE = {"k": 12, "window": WINDOW, "laws": LAWS}
@@ -194,7 +175,7 @@ def test_a_key_that_starts_too_early_is_refused_and_the_error_names_the_first_al
     rotating.stack.advance(1800)  # into a step whose predecessor is not evaluated yet
     least = rotating.step + 2 * WINDOW
     rotating.deploy(("1", 0), ("2", least - 1))
-    reason = rotating.stops()
+    reason = stops(rotating.stack)
     assert reason == (
         f"noise key 2 begins at step {least - 1}: a new key must begin at step {least} or later (now plus two windows)"
     )
@@ -212,13 +193,13 @@ def test_removing_an_old_key_too_early_stops_evaluation_until_it_is_restored(rot
     rotating.oracle.join_all([("a", name, "x") for name in SETS])
     rotating.deploy(("2", first))
     rotating.stack.advance(2000)  # the schedule fires; the tick is still to come
-    reason = rotating.stops()
+    reason = stops(rotating.stack)
     assert reason.startswith("no noise key covers what began before step ")
     assert "put the removed key back" in reason
     rotating.deploy(("1", 0), ("2", first))
     rotating.put_keys(**{"2": "n" * 64})  # out of the secret, but still configured
     rotating.stack.restart("evaluate")
-    assert rotating.stops() == "the noise key secret lacks key 1: add it to the secret first"
+    assert stops(rotating.stack) == "the noise key secret lacks key 1: add it to the secret first"
 
     rotating.put_keys(**{"1": old(rotating), "2": "n" * 64})
     rotating.stack.restart("evaluate")
@@ -233,11 +214,11 @@ def test_a_key_in_use_and_its_first_step_cannot_be_changed(rotating: Rotating) -
     rotating.steps(1)
     rotating.stack.advance(3600)
     rotating.deploy(("1", 0), ("2", first + 1))
-    assert "differ from what this deployment started with" in rotating.stops()
+    assert "differ from what this deployment started with" in stops(rotating.stack)
     assert findings(rotating.stack, secrets=False)["noise keys"][0].seen == "changed since first used: noise-key 2"
     rotating.put_keys(**{"1": old(rotating), "2": "o" * 64})
     rotating.deploy(("1", 0), ("2", first))
-    assert "differ from what this deployment started with" in rotating.stops()
+    assert "differ from what this deployment started with" in stops(rotating.stack)
     assert findings(rotating.stack)["noise keys"][0].seen == "changed since first used: noise-key 2"
 
 
@@ -266,16 +247,16 @@ def test_after_a_rollback_the_newer_key_is_read_from_the_secret_and_never_replac
     for other in ({}, {"2": "o" * 64}):
         rotating.put_keys(**{"1": old(rotating), **other})
         assert findings(rotating.stack)["noise keys"][0].verdict == "FAIL"
-        assert rotating.stops() == (
+        assert stops(rotating.stack) == (
             f"the noise key that begins at step {first} is not in its secret as it was recorded: restore it"
         )
-        assert rotating.mark < first
+        assert mark(rotating.stack) < first
     rotating.put_keys(**{"1": old(rotating), "2": "n" * 64})
     rotating.stack.tick()
     rotating.oracle.pass_step()
     rotating.stack.advance(3600)  # what is more than a window behind waits for a tick
     rotating.steps(2)
-    assert rotating.mark > first
+    assert mark(rotating.stack) > first
 
 
 def test_a_type_is_not_added_before_a_key_covers_all_its_searches(rotating: Rotating) -> None:
@@ -285,14 +266,12 @@ def test_a_type_is_not_added_before_a_key_covers_all_its_searches(rotating: Rota
     rotating.deploy(("2", first))
     rotating.steps(1)
     types = json.dumps({"a": TYPE, "b": {**TYPE, "window": 2 * WINDOW}})
-    before = json.loads(rotating.stack.functions["evaluate"].environment["KANON_TYPES"])
-    environment: dict[str, str] = rotating.stack.functions["evaluate"].environment  # type: ignore[assignment]
-    environment["KANON_TYPES"] = types
-    rotating.stack.restart("evaluate")
+    before = rotating.stack.functions["evaluate"].environment["KANON_TYPES"]
+    deploy(rotating.stack, "evaluate", KANON_TYPES=types)
     rotating.stack.advance(1800)
     recorded = seen(rotating.stack).control.recorded("evaluate")
     for _ in range(2):  # it is refused each time: nothing is recorded
-        reason = rotating.stops()
+        reason = stops(rotating.stack)
         assert reason == (
             f"type 'b' cannot be added before step {first + 2 * WINDOW + ALLOWANCE}: a search of it might have begun"
             f" before step {first}, and the noise key of such searches was removed"
@@ -301,8 +280,7 @@ def test_a_type_is_not_added_before_a_key_covers_all_its_searches(rotating: Rota
         assert (finding.verdict, finding.seen) == ("FAIL", reason)
         rotating.stack.restart("evaluate")
     assert seen(rotating.stack).control.recorded("evaluate") == recorded
-    environment["KANON_TYPES"] = json.dumps(before)
-    rotating.stack.restart("evaluate")
+    deploy(rotating.stack, "evaluate", KANON_TYPES=before)
     rotating.stack.tick()
     rotating.steps(1)
     assert wrong(rotating.stack) == {}

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from kanon.dynamo.units import item_size, write_units
-from kanon.gate.names import set_key
 from kanon.gate.sealing import LISTER_KEY, opened, private_key
 from kanon.gate.storage.aws.control import Control, Place
 from kanon.gate.storage.aws.parts import PartObjects
 from kanon.gate.storage.aws.step_log import unpack_joins
-from kanon.keys import Secret, fetch_secret
+from kanon.keys import fetch_secret
 from kanon.local.stack import Stack
+from tests.e2e.gate.backups import rows
+from tests.e2e.gate.operating import key_of
 from tests.integration.gate.edge import base64url
 from tests.monitor.monitor import Monitor
 from tests.monitor.permissions import Call
@@ -49,11 +50,6 @@ def listing(request: pytest.FixtureRequest, new_stack: Callable[..., Stack]) -> 
     return new_stack(PARAMETERS | slots)
 
 
-def rows(stack: Stack) -> list[dict[str, Any]]:
-    """The items of the log."""
-    return list(stack.session.client("dynamodb").scan(TableName=stack.storage.tables["StepLog"])["Items"])
-
-
 def join(stack: Stack, value: str, client: str = "me", type_name: str = "terms") -> int:
     answer = stack.request("POST", path(value, type_name), {"client": client, "value": value})
     return int(answer.status)
@@ -62,7 +58,7 @@ def join(stack: Stack, value: str, client: str = "me", type_name: str = "terms")
 def sealed(stack: Stack) -> list[tuple[bytes, bytes]]:
     """The set key and the sealed value of each row, and of each set of each packed item, in the log."""
     found = []
-    for row in rows(stack):
+    for row in rows(stack, "StepLog"):
         if "joins" in row:
             found += [pair for of_type in unpack_joins(row["joins"]["B"]) for pair in of_type.sealed]
         elif "sealed" in row:
@@ -80,15 +76,10 @@ def lister_secret(stack: Stack) -> str:
     return stack.template.parameters["ListerKeySecret"]
 
 
-def key_of(stack: Stack, value: str, type_name: str = "terms") -> bytes:
-    pepper = Secret.derived("set-pepper", stack.storage.secrets["SetPepper"])
-    return set_key(pepper, type_name, sha256(value.encode()).digest())
-
-
 def test_the_value_of_a_join_is_in_the_log_sealed_to_the_lister(listing: Stack) -> None:
     assert join(listing, VALUE) == 200
     ((key, value),) = sealed(listing)
-    assert key == key_of(listing, VALUE)
+    assert key == key_of(listing, "terms", sha256(VALUE.encode()).digest())
     assert read(listing, value, key) == VALUE
 
 
@@ -129,14 +120,14 @@ def test_a_wrong_value_is_refused_with_what_to_change_and_nothing_is_logged(
     answer = listing.request("POST", path(VALUE), body, headers)
     assert answer.status == 400
     assert message in answer.body.decode()
-    assert rows(listing) == []
+    assert rows(listing, "StepLog") == []
 
 
 def test_a_value_for_a_type_that_is_not_listed_is_refused(listing: Stack) -> None:
     answer = listing.request("POST", path(VALUE, "fledge"), {"client": "me", "value": VALUE})
     assert answer.status == 400
     assert "this type is not listed: leave out the value" in answer.body.decode()
-    assert rows(listing) == []
+    assert rows(listing, "StepLog") == []
 
 
 def test_a_batch_is_sealed_set_by_set_and_a_bad_join_fails_alone(listing: Stack) -> None:
@@ -152,7 +143,7 @@ def test_a_batch_is_sealed_set_by_set_and_a_bad_join_fails_alone(listing: Stack)
     results = json.loads(answer.body)["results"]
     assert [place for place, result in enumerate(results) if "error" in result] == [5]
     found = {key: read(listing, value, key) for key, value in sealed(listing)}
-    assert found == {key_of(listing, value): value for value in values}
+    assert found == {key_of(listing, "terms", sha256(value.encode()).digest()): value for value in values}
 
 
 def test_a_batch_of_the_most_and_longest_values_is_stored(listing: Stack) -> None:
@@ -169,7 +160,7 @@ def test_a_batch_of_the_most_and_longest_values_is_stored(listing: Stack) -> Non
 
 def test_a_single_join_of_the_longest_value_and_name_takes_one_write_unit(listing: Stack) -> None:
     assert join(listing, LONGEST, type_name=LONG_NAME) == 200
-    (row,) = rows(listing)
+    (row,) = rows(listing, "StepLog")
     assert len(row["sealed"]["B"]) == 48 + 32 * 17
     assert write_units(item_size(row)) == 1
 
@@ -185,7 +176,7 @@ def test_joins_of_types_that_are_not_listed_are_the_same_bytes_as_in_a_stack_wit
         batch = {"joins": [{"type": "fledge", "set": "YWQ", "client": f"client {n}"} for n in range(9)]}
         assert stack.request("POST", "/v1:batchJoin", batch).status == 200
         calls.append({(call.action, call.key) for call in Monitor.of(stack).calls if call.function == "join"})
-        single, packed = sorted(rows(stack), key=lambda row: "joins" in row)
+        single, packed = sorted(rows(stack, "StepLog"), key=lambda row: "joins" in row)
         found.append((single, packed["joins"], packed["ttl"], sorted(packed)))
     assert found[0] == found[1]
     assert calls[0] == calls[1]

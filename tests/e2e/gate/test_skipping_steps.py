@@ -21,14 +21,11 @@ from kanon.operate.changes import ChangeRefusedError
 from kanon.operate.skip import gaps, skip
 from tests.conftest import START
 from tests.e2e.gate.backups import states
-from tests.e2e.gate.oracle import Oracle
+from tests.e2e.gate.oracle import Oracle, laws
 from tests.integration.gate.doctor_view import operate, seen, wrong
 from tests.snapshot import Snapshot
 
-LAWS = {
-    "threshold": {"shape": "two-sided", "epsilon": "0.7", "truncation": 3},
-    "query": {"shape": "two-sided", "epsilon": "0.7", "truncation": 4},
-}
+LAWS = laws("two-sided", "0.7", 3, 4)
 WINDOW = 64
 TYPES = {"a": {"k": 8, "window": WINDOW, "laws": LAWS}}
 SETS = [b"set %d" % n for n in range(48)]

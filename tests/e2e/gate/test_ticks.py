@@ -1,13 +1,10 @@
 """When answers change: at ticks only, for a whole slot at once, and never back within an instance."""
 
-import dataclasses
 import json
-from contextlib import closing
 from datetime import UTC, datetime
 
 import pytest
 
-from kanon.client import Client, encoded
 from kanon.gate.mechanism.steps import phase_of
 from kanon.local.stack import Stack
 from tests.e2e.gate.oracle import Oracle
@@ -36,24 +33,6 @@ def oracle(unused_stack):
 @pytest.fixture
 def stack(oracle):
     return oracle.stack
-
-
-@pytest.fixture(scope="module")
-def used_stack():
-    """A stack in which a set has crossed: every function has recorded its fingerprints."""
-    with Stack({"Types": json.dumps(TYPES)}, start=START, seed=3) as stack:
-        oracle = Oracle(stack)
-        oracle.join_all(crowd(b"ad"))
-        stack.advance_to(START + TICK)
-        assert oracle.answers()["fledge", b"ad"]
-        yield Snapshot(stack, None)
-
-
-@pytest.fixture
-def deployed(used_stack):
-    """The used stack, as it was."""
-    used_stack.restore()
-    return used_stack.stack
 
 
 def crowd(set_id):
@@ -149,76 +128,8 @@ def test_after_three_days_without_evaluation_the_answers_are_exact_again():
             assert oracle.finish_step() == 0
 
 
-def test_four_slots_answer_like_one():
-    with Stack({"Types": json.dumps(TYPES), "Slots": "4"}, start=START, seed=3) as stack:
-        oracle = Oracle(stack)
-        for hour in range(5):
-            stack.clock.set(max(stack.clock.now(), START + hour * HOUR))
-            oracle.join_all([("fledge", bytes([n]), f"c{hour * 9 + c}") for n in range(24) for c in range(n)])
-            assert oracle.finish_step() == 0
-        assert {True, False} == set(oracle.answers().values())
-        control = stack.functions["join"].environment["KANON_CONTROL_TABLE"]
-        names = stack.session.client("dynamodb").scan(TableName=control)
-        assert sum(item["name"]["S"].startswith("slot#") for item in names["Items"]) == 4
-
-
 def test_a_message_for_a_slot_that_does_not_exist_is_refused_and_writes_nothing(stack):
     before = stack.meter.written["evaluate"]
     record = {"messageId": "1", "body": '{"slot": 1, "hop": 0}', "eventSource": "aws:sqs", "attributes": {}}
     assert stack.invoke("evaluate", {"Records": [record]}) == {"batchItemFailures": [{"itemIdentifier": "1"}]}
     assert stack.meter.written["evaluate"] == before
-
-
-def test_join_and_query_work_over_a_real_socket(stack):
-    written = stack.meter.written["join"]
-    with closing(stack.serve()) as server, Client(server.url) as client:
-        client.join("fledge", encoded(b"ad"), "c")
-        assert client.query([("fledge", encoded(b"ad"))]).k_anonymous == frozenset()
-    assert stack.meter.written["join"] > written
-
-
-OTHER_TYPES = {"fledge": {"k": 51, "window": WINDOW, "profile": "published"}}
-
-
-def redeployed(stack, name, **variables):
-    """The stack after a deployment that changed a function's environment."""
-    function = stack.functions[name]
-    changed = dataclasses.replace(function, environment={**function.environment, **variables})
-    stack.functions[name] = changed
-    stack.restart(name)
-
-
-@pytest.mark.parametrize("name", ["join", "query", "evaluate"])
-@pytest.mark.parametrize(
-    "change",
-    [{"KANON_TYPES": json.dumps(OTHER_TYPES)}, {"KANON_SLOTS": "2"}, {"KANON_PERIOD": "1800"}],
-    ids=["threshold", "slots", "period"],
-)
-def test_a_changed_parameter_of_a_running_deployment_is_refused(deployed, name, change):
-    redeployed(deployed, name, **change)
-    assert refused(deployed, name)
-
-
-@pytest.mark.parametrize("secret", ["KANON_SET_PEPPER_SECRET", "KANON_CLIENT_KEY_SECRET", "KANON_NOISE_KEY_SECRET"])
-def test_a_changed_key_of_a_running_deployment_is_refused(deployed, secret):
-    users = [name for name, function in deployed.functions.items() if secret in function.environment]
-    arn = deployed.functions[users[0]].environment[secret]
-    text = json.dumps({"1": "z" * 64}) if "NOISE" in secret else "z" * 64
-    deployed.session.client("secretsmanager").put_secret_value(SecretId=arn, SecretString=text)
-    for name in users:
-        deployed.restart(name)
-        assert refused(deployed, name)
-
-
-def refused(stack, name):
-    """Whether a function refuses to work, and logs why."""
-    before = len(stack.logs.getvalue())
-    if name == "evaluate":
-        stack.advance(HOUR)
-        logged = stack.logs.getvalue()[before:]
-        return "evaluation stopped" in logged and '"EvaluationStopped":[1.0]' in logged
-    if name == "join":
-        answer = stack.request("POST", "/v1/types/fledge/sets/YWQ:join", {"client": "c"})
-    else:
-        answer = stack.request("GET", "/v1/types/fledge/sets/YWQ")
-    return answer.status == 503 and "fingerprint mismatch" in stack.logs.getvalue()[before:]

@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 
 from kanon.gate.memory import Memory
-from kanon.gate.names import set_key
 from kanon.gate.storage.aws.statuses import Statuses
 from kanon.gate.storage.aws.step_log import Row, StepLog
 from kanon.http.totals import SECONDS
-from kanon.keys import fetch_secret
 from kanon.local import Stack
 from kanon.local.functions import Function
+from tests.e2e.gate.operating import key_of
 
 START = 1_772_323_200.0  # a whole hour: 2026-03-01 00:00 UTC
 TYPES = {"fledge": {"k": 50, "window": 24, "profile": "published"}}
@@ -134,13 +133,8 @@ def work() -> Iterator[Work]:
                 assert stack.request("POST", "/v1:batchJoin", {"joins": entries}).status == 200
             stack.advance(hours * 3600)
         stack.advance(3 * 3600)
-        pepper = fetch_secret(
-            stack.session.client("secretsmanager"),
-            "set-pepper",
-            stack.functions["join"].environment["KANON_SET_PEPPER_SECRET"],
-        )
         statuses = Statuses(stack.session.client("dynamodb"), stack.storage.tables["Statuses"])
-        statuses.suppress(set_key(pepper, "fledge", bytes([2]) * 32))
+        statuses.suppress(key_of(stack, "fledge", bytes([2]) * 32))
         yield work
 
 
