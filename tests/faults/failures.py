@@ -11,7 +11,7 @@ from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
 from moto.core.botocore_stubber import MockRawResponse
 
 from kanon.aws import CONFIG, OBJECTS
-from tests.faults.fault_injector import Call, ProcessDied
+from tests.faults.fault_injector import Call
 
 BATCHES = ("dynamodb.BatchWriteItem", "dynamodb.BatchGetItem")
 READS, WRITES = ("s3.GetObject",), ("s3.PutObject",)
@@ -52,15 +52,13 @@ def unanswered(call: Call, pass_time: PassTime) -> AWSResponse:
 
 def dies_before(call: Call, _: PassTime) -> AWSResponse:
     """The worker dies with the request unsent."""
-    call.worker.dead = True
-    raise ProcessDied
+    call.die()
 
 
 def dies_after(call: Call, _: PassTime) -> AWSResponse:
     """The worker dies once the request took effect."""
     call.send()
-    call.worker.dead = True
-    raise ProcessDied
+    call.die()
 
 
 def error(code: str, status: int = 400) -> Action:

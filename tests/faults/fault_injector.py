@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import unquote, urlsplit
 from xml.sax.saxutils import escape
 
@@ -79,6 +79,11 @@ class Call:
         response = botocore_stubber("before-send", request)
         self.worker.effects.append((self.operation, self.number))
         return response
+
+    def die(self) -> NoReturn:
+        """The worker dies; what it has not sent yet never arrives."""
+        self.worker.dead = True
+        raise ProcessDied
 
     def answer(self, status: int, body: dict[str, Any]) -> AWSResponse:
         """An answer in the engine's place."""

@@ -16,10 +16,13 @@ from typing import Any, Literal
 
 import pytest
 
+from kanon.errors import KanonError
 from tests.faults.fault_injector import ProcessDied
 
 How = Literal["before", "after", "full"]
 """The process dies before the call, or after it; or the call fails, because the disk is full."""
+STOPPED = (ProcessDied, KanonError, OSError, sqlite3.Error)
+"""How a use case ends after a call that failed."""
 SQL = ("execute", "executemany", "executescript", "backup")
 FILES = ((os, ("fsync", "link", "open")), (Path, ("unlink", "rename", "replace", "mkdir", "open", "write_bytes")))
 

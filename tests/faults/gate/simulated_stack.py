@@ -45,6 +45,7 @@ from kanon.keys import fetch_noise_keys, fetch_secret
 from kanon.local import Stack
 from kanon.local.functions import Context, Environment
 from kanon.local.template import REGION
+from tests.e2e.gate.oracle import laws
 from tests.faults.fault_injector import Behaviour, FaultInjector, ProcessDied, Worker, undisturbed
 from tests.faults.simulated_time import SimulatedTime
 from tests.integration.gate.tables import joined_parts, joins_of
@@ -65,19 +66,10 @@ REPETITIONS = (60.0, 120.0)
 """Seconds after which Lambda repeats an asynchronous invocation that failed, and repeats it again."""
 TABLES = ("StepLog", "Statuses", "Control")
 
-
-def laws(shape: str, threshold: int, query: int) -> dict[str, Any]:
-    """Two laws as a type's configuration has them."""
-    return {
-        "threshold": {"shape": shape, "epsilon": "1", "truncation": threshold},
-        "query": {"shape": shape, "epsilon": "1", "truncation": query},
-    }
-
-
 TYPES = {
-    "two": {"k": 8, "window": 6, "laws": laws("two-sided", 3, 2)},
-    "one": {"k": 6, "window": 5, "laws": laws("one-sided", 3, 3), "phase": "zero"},
-    "next": {"k": 6, "window": 5, "laws": laws("one-sided", 3, 3), "restart": "crossing", "hold": 7, "epoch": 12},
+    "two": {"k": 8, "window": 6, "laws": laws("two-sided", "1", 3, 2)},
+    "one": {"k": 6, "window": 5, "laws": laws("one-sided", "1", 3, 3), "phase": "zero"},
+    "next": {"k": 6, "window": 5, "laws": laws("one-sided", "1", 3, 3), "restart": "crossing", "hold": 7, "epoch": 12},
 }
 MAX_STALE = 5
 

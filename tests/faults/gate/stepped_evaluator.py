@@ -17,12 +17,6 @@ def arrives(call: Call, _: Any) -> AWSResponse:
     return call.send()
 
 
-def dies(call: Call, _: Any) -> AWSResponse:
-    """The worker dies with the call unsent."""
-    call.worker.dead = True
-    raise ProcessDied
-
-
 class SteppedEvaluator:
     """One invocation of evaluate in its own thread; it waits before each of its calls.
 

@@ -12,6 +12,7 @@ import pytest
 from kanon.errors import LeaseLostError
 from kanon.gate.storage.aws.control import Place
 from kanon.gate.storage.aws.parts import run_of
+from tests.faults.fault_injector import ProcessDied
 from tests.integration.gate.test_evaluation import (
     SCHEDULE,
     START,
@@ -61,10 +62,6 @@ def test_two_workers_on_the_same_steps_give_the_same_answers(new_scenario: Calla
         assert undisturbed.shown(step) == undisturbed.expected(step)
 
 
-class DiedError(BaseException):
-    """The worker has died."""
-
-
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("after", [False, True])
 def test_a_worker_that_dies_at_any_call_leaves_nothing_wrong(
@@ -81,12 +78,12 @@ def test_a_worker_that_dies_at_any_call_leaves_nothing_wrong(
 
         def die(n: int = n, calls: Iterator[int] = calls) -> None:
             if next(calls) >= n:
-                raise DiedError
+                raise ProcessDied
 
         first = scenario.worker(disturbed(scenario.tables, die, "after-call" if after else "before-call"))
         try:
             first.run(0, "first", lambda: closing(START + 1), forever)
-        except DiedError:
+        except ProcessDied:
             scenario.run(later)
         else:
             break

@@ -225,7 +225,6 @@ def is_slot(body: str) -> bool:
     return kinds and 0 <= value["slot"] < 256 and 0 <= value.get("hop", 0) <= 100
 
 
-@pytest.mark.filterwarnings("ignore:No application metrics to publish")  # a refused message has none
 def test_a_message_without_a_valid_slot_is_returned_to_the_queue_and_changes_nothing(evaluating: Stack) -> None:
     @fuzz
     @given(body=bad_messages())

@@ -34,8 +34,6 @@ from tests.faults.fault_injector import Behaviour, Call, ProcessDied, Worker, un
 from tests.faults.gate.simulated_stack import FIRST_STEP, PERIOD, SCHEDULE_OFFSET, TABLES, TYPES, SimulatedStack
 from tests.faults.gate.test_crash_at_every_call import by_digest
 
-pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
-
 ONE_IN = {"every": 1, "all": 7}.get(os.environ.get("FAULTS", ""))
 """Of the ends, every so-many-th; None: two."""
 SLOTS, HISTORY = 2, 4

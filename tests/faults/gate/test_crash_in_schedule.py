@@ -11,8 +11,6 @@ from tests.faults.failures import FAILURES, QUEUE_FAILURES
 from tests.faults.gate.simulated_stack import PERIOD, REPETITIONS, SCHEDULE_OFFSET, START, SimulatedStack
 from tests.faults.gate.test_crash_at_every_call import ONE_IN
 
-pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
-
 SLOTS = 16
 MESSAGES = [f'{{"slot":{slot},"hop":0}}' for slot in range(SLOTS)]
 LASTING = ("operation", "outage")

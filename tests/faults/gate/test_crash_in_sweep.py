@@ -12,11 +12,9 @@ import pytest
 
 from kanon.gate.storage.aws.control import Place
 from kanon.gate.sweeping import Sweeping
-from tests.faults.fault_injector import Call, ProcessDied, Worker
+from tests.faults.fault_injector import Call, Worker
 from tests.faults.gate.simulated_stack import FIRST_STEP, PERIOD, SCHEDULE_OFFSET, SimulatedStack
 from tests.faults.gate.test_crash_at_every_call import EVERY_FAILURE, ONE_IN, Ending, chosen, ending, possible
-
-pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
 
 SPLIT, STEPS = FIRST_STEP + 3, 6
 SLOTS = [{"slots": 1, "partitions": 1, "from_step": 0}, {"slots": 2, "partitions": 1, "from_step": SPLIT}]
@@ -50,8 +48,7 @@ class Split(SimulatedStack):
 
 def dies_in_a_step(call: Call):
     if call.operation == "s3.PutObject" and call.worker.calls.count("s3.PutObject") == 6:
-        call.worker.dead = True
-        raise ProcessDied
+        call.die()
     return call.send()
 
 

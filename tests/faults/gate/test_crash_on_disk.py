@@ -4,7 +4,6 @@ import json
 import os
 import random
 import shutil
-import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any, get_args
 import pytest
 
 import kanon.disk
-from kanon.errors import KanonError
 from kanon.gate import deciding
 from kanon.gate.storage.disk.control import ControlFile
 from kanon.serving import arrivals
@@ -24,8 +22,7 @@ from kanon.serving.gating import run
 from kanon.serving.importing import import_log
 from kanon.serving.output import append, written
 from kanon.serving.replaying import replay
-from tests.faults.fault_injector import ProcessDied
-from tests.faults.gate.disk_faults import Disk, How, faulty_disk
+from tests.faults.gate.disk_faults import STOPPED, Disk, How, faulty_disk
 from tests.integration.serving.own_joins import (
     FIRST,
     PERIOD,
@@ -179,7 +176,7 @@ def outcome(
     with faulty_disk(to / "d", at, how) as disk:
         try:
             use(to / "d", step)
-        except (ProcessDied, KanonError, OSError, sqlite3.Error):
+        except STOPPED:
             assert at
     if disk.dead:
         disk.lose_power(to / "d")
@@ -219,7 +216,7 @@ def test_a_backup_that_stops_is_no_deployment_and_changes_nothing(
         backup(tmp_path / "whole" / "d", tmp_path / "b")
     for at in points(disk):
         to = tmp_path / f"b{at}"
-        with faulty_disk(to, at, how), suppress(ProcessDied, KanonError, OSError, sqlite3.Error):
+        with faulty_disk(to, at, how), suppress(*STOPPED):
             backup(tmp_path / "whole" / "d", to)
         if (to / "control.db").exists():
             assert new_generation(to) == STEPS.stop

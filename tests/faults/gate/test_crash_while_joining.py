@@ -14,8 +14,6 @@ from tests.faults.fault_injector import Call, Worker
 from tests.faults.gate.simulated_stack import FIRST_STEP, PERIOD, SimulatedStack
 from tests.faults.gate.test_crash_at_every_call import chosen
 
-pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
-
 ONE_IN = 1 if os.environ.get("FAULTS") else 6
 """By default every 6th call is made to fail, a different selection for every way."""
 DIES = {"dies-before", "dies-after", "half-done-dies"}

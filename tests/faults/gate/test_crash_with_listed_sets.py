@@ -23,9 +23,6 @@ from tests.faults.failures import FAILURES, Failure
 from tests.faults.fault_injector import Behaviour, Call, Worker
 from tests.faults.gate.simulated_stack import FIRST_STEP, PERIOD, SCHEDULE_OFFSET, TYPES, SimulatedStack
 
-# Powertools warns about every handler without a metric, for example after a failure.
-pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
-
 ONE_IN = 1 if os.environ.get("FAULTS", "") in ("every", "all") else 24
 """Every so-many-th call is the one at which a worker dies."""
 LISTED = "two"

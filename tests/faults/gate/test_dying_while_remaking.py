@@ -8,6 +8,7 @@ import pytest
 
 from kanon.gate import evaluation
 from kanon.gate.storage.aws.control import Place, SlotRow
+from tests.faults.fault_injector import ProcessDied
 from tests.faults.gate.test_remaking import True_, told
 from tests.integration.gate.test_evaluation import (
     SCHEDULE,
@@ -29,10 +30,6 @@ NAMES = [set_key(n) for n in range(24)]
 STEPS, LOST = 14, START + 3
 A_STEP = 4
 """The parts read in a step."""
-
-
-class DiedError(BaseException):
-    """The worker has died."""
 
 
 def joined(scenario: Scenario) -> Scenario:
@@ -60,10 +57,10 @@ def dies(scenario: Scenario, step: int, call: int, event: str) -> bool:
     def die() -> None:
         left[0] -= 1
         if left[0] <= 0:
-            raise DiedError
+            raise ProcessDied
 
     worker = scenario.worker(disturbed(scenario.tables, die, event))
-    with suppress(DiedError):
+    with suppress(ProcessDied):
         worker.run(0, "first", lambda: closing(step), forever)
     return left[0] <= 0
 

@@ -20,6 +20,7 @@ from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.aws.control import Place
 from kanon.gate.storage.aws.lists import ListObjects, ListTable
 from kanon.operate.unlisting import Unlisting, end_lists
+from tests.faults.fault_injector import ProcessDied
 from tests.integration.gate.published import Published, compared, key_of, set_of
 from tests.integration.gate.tables import Running, fresh
 from tests.integration.gate.test_evaluation import PERIOD, START, closing
@@ -156,31 +157,15 @@ def history(published: Published) -> dict[str, list[Listed]]:
     }
 
 
-class DiedError(BaseException):
-    """The lister died."""
-
-
 def dying(published: Published, at: int, *, before: bool) -> list[str]:
     """Let the lister die at a call, before it arrives or after. Returns the calls; 0 for no death."""
-    calls: list[str] = []
-    clients = [published.tables.running.objects(), published.tables.other_client()]
-
-    def died(model: Any, **_: Any) -> None:
-        calls.append(model.name)
-        if len(calls) == at:
-            raise DiedError
-
-    for client in clients:
-        client.meta.events.register_last("before-call" if before else "after-call", died)
+    clients = published.tables.running.objects(), published.tables.other_client()
     whole = published.s3, published.dynamodb
     published.s3, published.dynamodb = clients
     try:
-        published.publish(published.visible(LAST))
-    except DiedError:
-        assert at
+        return ending(clients, at, before=before, command=lambda: published.publish(published.visible(LAST)))
     finally:
         published.s3, published.dynamodb = whole
-    return calls
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -344,10 +329,10 @@ def test_a_lister_that_stops_after_a_late_history_leaves_no_unlisted_value(
         for each in steps if order.startswith("unlisted") else reversed(steps):
             each()
         original(self, type_name, step, read, *given)
-        raise DiedError
+        raise ProcessDied
 
     monkeypatch.setattr(ListObjects, "put_history", stopping)
-    with pytest.raises(DiedError):
+    with pytest.raises(ProcessDied):
         published.publish(published.visible(LAST))
     assert (value in of_history(published)) is late.written
     published.publish(published.visible(LAST + 2))
@@ -521,15 +506,15 @@ def ending(clients: Sequence[Any], at: int, *, before: bool, command: Callable[[
     def died(model: Any, **_: Any) -> None:
         calls.append(model.name)
         if len(calls) == at:
-            raise DiedError
+            raise ProcessDied
 
     event = "before-call" if before else "after-call"
     for client in clients:
         client.meta.events.register_last(event, died, unique_id="ending")
     try:
         command()
-    except DiedError:
-        pass
+    except ProcessDied:
+        assert at
     finally:
         for client in clients:
             client.meta.events.unregister(event, unique_id="ending")

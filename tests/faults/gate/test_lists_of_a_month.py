@@ -30,6 +30,7 @@ from kanon.gate.storage.aws.statuses import Statuses
 from kanon.gate.storage.aws.step_log import Row
 from kanon.serving import lists as disk_lists
 from kanon.serving.lists import Lister
+from tests.faults.fault_injector import ProcessDied
 from tests.faults.gate.test_queries_from_memory import Rows
 from tests.integration.gate.published import KEY, Published, key_of
 from tests.integration.gate.tables import Running, fresh
@@ -42,10 +43,6 @@ STEPS, VALUES = 720 if os.environ.get("FAULTS") == "every" else 96, 10_000
 TEXTS = [f"value {number}" for number in range(VALUES)]
 SETS = {text: sha256(text.encode()).digest() for text in TEXTS}
 PAGE = 1000
-
-
-class DiedError(Exception):
-    """A lister dies."""
 
 
 class Joined(NamedTuple):
@@ -155,7 +152,7 @@ def month_on_aws(p: Published) -> Count:
             continue  # the lister comes an hour later, when a slot is late: it lists this step
         now = p.visible(step)
         if rng.random() < 0.1:
-            with pytest.MonkeyPatch.context() as patch, suppress(DiedError):
+            with pytest.MonkeyPatch.context() as patch, suppress(ProcessDied):
                 dying(patch, rng.randrange(1, 7))
                 p.publish(now)
             count.died += 1
@@ -189,7 +186,7 @@ def dying(patch: pytest.MonkeyPatch, at: int) -> None:
     def at_times(original: Any) -> Any:
         def call(*given: Any, **more: Any) -> Any:
             if next(calls) == at:
-                raise DiedError
+                raise ProcessDied
             return original(*given, **more)
 
         return call
@@ -228,7 +225,7 @@ def month_on_disk(path: Path) -> Count:
             last = step
         now = on_disk.visible(directory, step)
         if rng.random() < 0.1:
-            with pytest.MonkeyPatch.context() as patch, suppress(DiedError):
+            with pytest.MonkeyPatch.context() as patch, suppress(ProcessDied):
                 patch.setattr(disk_lists, "write_history", died(rng.random() < 0.5))
                 lister.publish(now)
             count.died += 1
@@ -258,7 +255,7 @@ def died(after: bool) -> Any:
     def call(*given: Any) -> None:
         if after:
             original(*given)
-        raise DiedError
+        raise ProcessDied
 
     return call
 

@@ -1,7 +1,6 @@
 """A lister may stop at any call to the file system or to SQLite: readers see whole lists, and the next run the same."""
 
 import shutil
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -9,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 import kanon.disk
-from kanon.errors import ConfigurationError, KanonError
+from kanon.errors import ConfigurationError
 from kanon.gate import deciding
 from kanon.gate import lists as gate_lists
 from kanon.gate.lists import Found, place_of_step
@@ -17,8 +16,7 @@ from kanon.serving import lists
 from kanon.serving.directory import retire
 from kanon.serving.lists import Lister, ListsFile
 from kanon.serving.unlisting import take_over, unlist
-from tests.faults.fault_injector import ProcessDied
-from tests.faults.gate.disk_faults import How, faulty_disk
+from tests.faults.gate.disk_faults import STOPPED, How, faulty_disk
 from tests.faults.gate.test_crash_on_disk import points, settle
 from tests.integration.serving.listing import FIRST, LISTED, VALUES, closed, join, opened, visible
 
@@ -113,7 +111,7 @@ def test_a_run_that_stops_at_any_call_is_made_up_for_by_the_next(
         with faulty_disk(to, at, how) as disk:
             try:
                 use(to)
-            except (ProcessDied, KanonError, OSError, sqlite3.Error):
+            except STOPPED:
                 assert at
         between = seen(to)
         use(to)

@@ -19,7 +19,7 @@ import kanon.disk
 from kanon import clock
 from kanon.counted import FOLDER, Counted
 from kanon.credentials.enrolling import Row
-from kanon.errors import ConfigurationError, KanonError
+from kanon.errors import ConfigurationError
 from kanon.findings import Verdict
 from kanon.gate.storage.disk import accounts as accounts_module
 from kanon.gate.storage.disk import control as control_module
@@ -39,8 +39,7 @@ from kanon.serving.directory import (
     stored_settings,
 )
 from kanon.serving.enrolment import open_credentials
-from tests.faults.fault_injector import ProcessDied
-from tests.faults.gate.disk_faults import How, faulty_disk
+from tests.faults.gate.disk_faults import STOPPED, How, faulty_disk
 
 PERIOD = 3600
 STEP = 500_000
@@ -240,7 +239,7 @@ def check_faults(path: Path, act: Act, how: How) -> int:
     for at in count(1):
         put_back(path, last)
         told.clear()
-        with faulty_disk(path, at, how) as disk, suppress(ProcessDied, KanonError, OSError, sqlite3.Error):
+        with faulty_disk(path, at, how) as disk, suppress(*STOPPED):
             act(path)
             told.append("returned")
         if disk.dead:
@@ -282,7 +281,7 @@ def check_new_generation(path: Path, how: How) -> None:
     for names in ((NAME,), (ACCOUNTS,), BOTH):
         for at in count(1):
             put_back(path, {**last, **{name: older[name] for name in names}})
-            with faulty_disk(path, at, how) as disk, suppress(ProcessDied, KanonError, OSError, sqlite3.Error):
+            with faulty_disk(path, at, how) as disk, suppress(*STOPPED):
                 new_generation(path)
             if disk.dead:
                 disk.lose_power(path)

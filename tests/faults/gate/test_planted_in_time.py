@@ -20,12 +20,10 @@ from kanon.gate.mechanism.columns import NEVER
 from kanon.gate.parts import Part
 from kanon.gate.storage.aws.control import Place
 from kanon.gate.sweeping import Sweeping, _named
-from tests.faults.failures import FAILURES
+from tests.faults.failures import FAILURES, dies_before
 from tests.faults.gate.simulated_stack import FIRST_STEP, PERIOD, SCHEDULE_OFFSET, TYPES, SimulatedStack
-from tests.faults.gate.stepped_evaluator import SteppedEvaluator, SteppedSweeper, dies
+from tests.faults.gate.stepped_evaluator import SteppedEvaluator, SteppedSweeper
 from tests.faults.gate.test_crash_at_every_call import LAST, Hour, assert_equal, ending
-
-pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
 
 PLACE = Place(0, 0)
 STEPS = 9
@@ -216,12 +214,12 @@ def sweeps_what_is_named(hour: Hour) -> bool:
         sweeper.step()
         reads += sweeper.pending is not None and sweeper.pending.operation == "dynamodb.GetItem"
     worker.step()
-    worker.finish(dies)
+    worker.finish(dies_before)
     simulation.set_time(simulation.true_time() + 151.0)
     other = evaluator()
     while other.pending is not None and other.pending.operation != "dynamodb.Query":
         other.step()
-    other.finish(dies)
+    other.finish(dies_before)
     sweeper.finish()
     assert sweeper.acknowledged
     simulation.set_time(simulation.true_time() + 151.0)

@@ -27,7 +27,7 @@ from kanon.gate.storage.aws.parts import PartObjects
 from kanon.gate.storage.aws.statuses import Statuses
 from kanon.gate.storage.aws.true_objects import run_of, step_of
 from tests.faults.failures import FAILURES, QUEUE_FAILURES
-from tests.faults.fault_injector import Call, ProcessDied, Worker
+from tests.faults.fault_injector import Call, Worker
 from tests.faults.gate.simulated_stack import SimulatedStack
 from tests.faults.gate.test_crash_at_every_call import (
     LAST_CALLS,
@@ -39,8 +39,6 @@ from tests.faults.gate.test_crash_at_every_call import (
     Swept,
     assert_equal,
 )
-
-pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
 
 Function = Callable[..., Any]
 PLACE = Place(0, 0)
@@ -256,8 +254,7 @@ class Leased(Rival):
 
     def behaviour(self, call: Call):
         if call.operation == "dynamodb.Query":
-            call.worker.dead = True
-            raise ProcessDied
+            call.die()
         return call.send()
 
 
@@ -281,12 +278,9 @@ class Recovered(Rival):
     def behaviour(self, call: Call):
         if call.operation == "dynamodb.TransactWriteItems":
             own = call.body["TransactItems"][0]["Update"]
-            if (
-                COMMITS in own["UpdateExpression"]
-                and int(own["ExpressionAttributeValues"][":evaluated_through"]["N"]) > self.mark
-            ):
-                call.worker.dead = True
-                raise ProcessDied
+            step = own["ExpressionAttributeValues"].get(":evaluated_through")
+            if COMMITS in own["UpdateExpression"] and int(step["N"]) > self.mark:
+                call.die()
         return call.send()
 
 

@@ -29,6 +29,7 @@ from kanon.gate.storage.aws.statuses import Statuses
 from kanon.gate.storage.aws.true_objects import read_true
 from kanon.gate.true_sets import TrueSets
 from kanon.keys import Secret
+from tests.faults.fault_injector import ProcessDied
 from tests.integration.gate.tables import Running, Tables, fresh
 from tests.integration.gate.test_evaluation import PERIOD, SCHEDULE, START, TYPES, Scenario, closing, disturbed
 from tests.unit.examples import CROSSING
@@ -40,10 +41,6 @@ STEPS = (30 if os.environ.get("FAULTS") else 14) * 24
 """A month has one more change of slots, to four. The planted mistakes are looked for in three weeks."""
 MAX_STALE = CROSSING.window
 DELAY = SCHEDULE.publish_delay
-
-
-class DiedError(Exception):
-    """A worker dies."""
 
 
 class Rows:
@@ -178,7 +175,7 @@ class Month(Scenario):
             if next(calls) != number:
                 return
             if not overtaken:
-                raise DiedError
+                raise ProcessDied
             later = now + SCHEDULE.lease + 1
             self.worker().run(slot, "other", lambda: later, lambda: 1e9)
             self.sweep(later)
@@ -186,7 +183,7 @@ class Month(Scenario):
         event = self.chance.choice(("before-call", "after-call"))
         try:
             self.worker(disturbed(self.tables, disturb, event)).run(slot, "first", lambda: now, lambda: 1e9)
-        except (DiedError, KanonError):
+        except (ProcessDied, KanonError):
             self.died += 1
 
     def compare(self, now: float) -> None:

@@ -16,6 +16,7 @@ from kanon.gate.storage.aws.control import Remaking, SlotRow
 from kanon.gate.storage.aws.parts import Listed
 from kanon.gate.sweeping import referenced
 from kanon.gate.true_sets import HEADER_BYTES, TrueSets
+from tests.faults.fault_injector import ProcessDied
 from tests.unit.examples import set_key
 from tests.unit.gate.test_run_of_a_slot import PERIOD, STEP, Service
 
@@ -155,10 +156,6 @@ def test_what_was_made_of_other_parts_does_not_count(
     assert remade(losing, right, step + 1) > 1
 
 
-class Died(BaseException):
-    """The worker stops at this call."""
-
-
 CALLS = ("put", "read", "put_list", "put_true", "true_sets", "list_of", "has", "commit", "record_decided", "write")
 
 
@@ -175,10 +172,10 @@ def test_a_worker_that_stops_at_any_call_changes_nothing(
         def called(*args: Any, **options: Any) -> Any:
             left[0] -= 1
             if left[0] == 0 and not after:
-                raise Died
+                raise ProcessDied
             answer = call(*args, **options)
             if left[0] == 0:
-                raise Died
+                raise ProcessDied
             return answer
 
         return called
@@ -188,7 +185,7 @@ def test_a_worker_that_stops_at_any_call_changes_nothing(
         monkeypatch.setattr(Service, name, dying(name))
     for step in range(LOST + 1, STEP + STEPS):
         left[0] = 1 + (step - LOST) * 5 % 31
-        with suppress(Died):
+        with suppress(ProcessDied):
             evaluated(losing, step)
         deaths += left[0] <= 0
         left[0] = -1

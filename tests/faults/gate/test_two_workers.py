@@ -26,10 +26,8 @@ from kanon.gate.joining import Join
 from kanon.gate.mechanism.steps import instance_of, phase_of, step_at
 from tests.faults import failures
 from tests.faults.gate.simulated_stack import FIRST_STEP, MAX_STALE, PERIOD, START, SimulatedStack
-from tests.faults.gate.stepped_evaluator import SteppedEvaluator, SteppedSweeper, arrives, dies
+from tests.faults.gate.stepped_evaluator import SteppedEvaluator, SteppedSweeper, arrives
 from tests.integration.gate.tables import states_of
-
-pytestmark = pytest.mark.filterwarnings("ignore:No application metrics to publish")
 
 MUCH = {"every": 4, "all": 1}.get(os.environ.get("FAULTS", ""), 0)
 """How much of the disorder: 100 histories at least, or 16 short ones."""
@@ -234,7 +232,7 @@ class Disorder(RuleBasedStateMachine):
         """No worker may sleep between reading the clock and moving the horizon: docs/evidence/faults.md."""
         since = worker.horizon_since
         if since is not None and self.simulation.true_time() - since > CALL_TIMEOUT:
-            worker.finish(dies)
+            worker.finish(failures.dies_before)
 
     def _forget_ended(self) -> None:
         self.workers = [worker for worker in self.workers if not worker.ended]
@@ -324,7 +322,7 @@ class Disorder(RuleBasedStateMachine):
         for worker in list(self.workers):  # some paused workers continue at the end, the others never
             self._go_on(worker, 3)
         for worker in self.workers:
-            worker.finish(dies)
+            worker.finish(failures.dies_before)
         last = -1
         while self._marks() != {last}:  # a worker goes no further than a hold beyond the visible step
             last = step_at(self.simulation.true_time(), PERIOD) + 1
