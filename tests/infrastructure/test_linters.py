@@ -11,7 +11,7 @@ from tests.infrastructure.template import PATH, ROOT
 
 CFN_LINT = Path(sys.executable).with_name("cfn-lint")
 SAM = ROOT / ".venv-sam" / "bin" / "sam"
-NESTED = [ROOT / "infra" / name for name in ("observability.yaml", "edge.yaml", "reports.yaml", "anonymous.yaml")]
+NESTED = sorted((ROOT / "infra").glob("*.yaml"))
 
 pytestmark = pytest.mark.build
 
