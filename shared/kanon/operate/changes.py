@@ -16,6 +16,8 @@ from kanon.operate.stacks import RunningStack
 
 OWNER = "operate"
 RETIRE = "retire"
+LEASE = 3600
+"""Seconds for which a command leases slots: longer than reading their parts and Statuses takes."""
 
 
 class ChangeRefusedError(KanonError):
@@ -57,7 +59,7 @@ def step_in_progress(stack: RunningStack) -> int:
     return 1 + max((mark or 0 for mark in stack.marks.values()), default=0)
 
 
-def places_at_work(stack: RunningStack, now: float, seconds: int) -> dict[Place, SlotRow]:
+def places_at_work(stack: RunningStack, now: float, seconds: int = LEASE) -> dict[Place, SlotRow]:
     """The slots that a worker may evaluate from ``now`` on for ``seconds``, oldest layout first, with their rows."""
     schedule, rows = stack.schedule, dict(stack.control.rows())
     oldest, newest = schedule.oldest_in_log(now), step_at(now + seconds, schedule.period)
@@ -72,7 +74,9 @@ def places_at_work(stack: RunningStack, now: float, seconds: int) -> dict[Place,
 
 
 @contextmanager
-def leased(control: Control, places: Iterable[Place], now: float, seconds: int) -> Iterator[dict[Place, SlotRow]]:
+def leased(
+    control: Control, places: Iterable[Place], now: float, seconds: int = LEASE
+) -> Iterator[dict[Place, SlotRow]]:
     """Hold the leases of slots for at most ``seconds`` from ``now`` (Unix s) on, and release them at the end.
 
     Yields:

@@ -32,8 +32,6 @@ from kanon.operate.changes import ChangeRefusedError, leased, places_at_work, re
 from kanon.operate.stacks import RunningStack
 from kanon.operate.states import has, keys_of_place, pieces_of
 
-LEASE = 3600
-"""Seconds for which the slots are leased. Later the record in Control stops evaluation. Released at the end."""
 MOST_TOKENS = 4000
 """The tokens that are replaced at once: their record and the other attributes of its item fit into 400 KB."""
 Rows = dict[Place, SlotRow]
@@ -60,7 +58,7 @@ def forget(stack: RunningStack, client: str, sets: Iterable[bytes], now: float) 
     client_key = fetch_secret(secrets, "client-key", stack.join.client_key_secret)
     bits = {name: type_.parameters.client_bits for name, type_ in types.items()}
     found = set[Token]()
-    with leased(stack.control, places_at_work(stack, now, LEASE), now, LEASE) as rows:
+    with leased(stack.control, places_at_work(stack, now), now) as rows:
         if (recorded := stack.control.recorded("evaluate").get(FORGETTING)) is not None:
             found |= _replace(stack, rows, steps, _decoded(recorded))
         _refuse_begun(rows)

@@ -26,8 +26,6 @@ from kanon.operate.stacks import RunningStack
 from kanon.operate.states import newest_crossing, pieces_of, put_states
 from kanon.operate.suppressing import Suppressions
 
-LEASE = 3600
-"""Seconds for which the slots are leased: longer than reading their parts and Statuses takes. Released at the end."""
 ENTRIES_SHOWN = 2
 """The number of newest generations to configure; only the newest is in force."""
 
@@ -72,7 +70,7 @@ def begin(stack: RunningStack, now: float) -> tuple[LogGenerationEntry, ...]:
     refuse_rolled_back(stack)
     Suppressions(stack).again()
     control = stack.control
-    with leased(control, places_at_work(stack, now, LEASE), now, LEASE) as rows:
+    with leased(control, places_at_work(stack, now), now) as rows:
         seen = situation(stack)
         for place, row in rows.items():
             if "Control" in seen.replaced or (row.evaluated_through is None and stack.parts(place).any()):

@@ -15,9 +15,6 @@ from kanon.operate.changes import leased, refuse_moved
 from kanon.operate.stacks import RunningStack
 from kanon.operate.states import keys_of_place, put_states
 
-LEASE = 3600
-"""Seconds for which the slots are leased: longer than reading their parts takes. Released at the end."""
-
 
 @dataclass(frozen=True)
 class Damage:
@@ -62,7 +59,7 @@ def repair(stack: RunningStack, found: dict[Place, Damage], now: float) -> None:
         ChangeRefusedError: a worker holds one of the slots, or has evaluated it.
         LeaseLostError: the lease has expired, and a worker has taken a slot.
     """
-    with leased(stack.control, found, now, LEASE) as rows:
+    with leased(stack.control, found, now) as rows:
         refuse_moved(rows, {place: damage.row for place, damage in found.items()})
         crossings, _ = stack.statuses.released()
         for place, row in rows.items():

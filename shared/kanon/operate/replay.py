@@ -43,7 +43,7 @@ from kanon.operate.stacks import RunningStack
 from kanon.operate.states import Crossings, has, keys_of_place, pieces_of
 
 LEASE = 6 * 3600
-"""Seconds for which the slots are leased. Released at the end."""
+"""Seconds for which the slots are leased: longer than other commands take."""
 NO_END = 2**62
 
 

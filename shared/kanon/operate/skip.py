@@ -13,9 +13,6 @@ from kanon.operate.changes import ChangeRefusedError, leased, places_at_work, re
 from kanon.operate.stacks import RunningStack
 from kanon.operate.states import pieces_of, put_states
 
-LEASE = 3600
-"""Seconds for which the slots are leased: longer than reading their parts takes. They are released at the end."""
-
 
 @dataclass(frozen=True)
 class Gap:
@@ -41,7 +38,7 @@ def gaps(stack: RunningStack, now: float) -> list[Gap]:
     refuse_rolled_back(stack)
     layouts, found = stack.evaluate.layouts, []
     oldest, first = stack.schedule.oldest_allowed(now), stack.schedule.first_after_skip(now)
-    rows = places_at_work(stack, now, LEASE)
+    rows = places_at_work(stack, now)
     for place, row in rows.items():
         start = place.layout if row.evaluated_through is None else row.evaluated_through + 1
         known = row.evaluated_through is not None or any(_is_known(rows, each) for each in place.before(layouts))
@@ -69,7 +66,7 @@ def skip(stack: RunningStack, found: Sequence[Gap], now: float) -> None:
     oldest, layouts = stack.schedule.oldest_allowed(now), stack.evaluate.layouts
     if any(gap.first < oldest and layouts.last_step(gap.start, gap.first) == gap.first for gap in found):
         raise ChangeRefusedError("too much time has passed since the steps were listed: run the command again")
-    with leased(stack.control, [gap.place for gap in found], now, LEASE) as rows:
+    with leased(stack.control, [gap.place for gap in found], now) as rows:
         refuse_moved(rows, {gap.place: gap.row for gap in found})
         crossings, _ = stack.statuses.released()
         for gap in found:
