@@ -30,6 +30,8 @@ CONFIG = Config(connect_timeout=5, read_timeout=30, retries={"mode": "standard",
 DESCRIPTION = "/_local/stack"
 DESCRIBED = {"name", "endpoint", "region", "dead_letters_url", "lost_events_url", "functions"}
 """The path and the keys of a local stack's description of itself; not part of the API."""
+OPTIONAL = ("gateway", "issuer")
+"""The functions that not every stack has, besides those of reports."""
 
 
 class StackError(KanonError):
@@ -140,32 +142,22 @@ def deployed_stack(name: str, session: boto3.Session) -> RunningStack:
         StackError: the stack does not exist, or cannot be read.
     """
     try:
-        (described,) = session.client("cloudformation", config=CONFIG).describe_stacks(StackName=name)["Stacks"]
-        outputs = {output["OutputKey"]: output["OutputValue"] for output in described.get("Outputs", [])}
-        given = {entry["ParameterKey"]: entry["ParameterValue"] for entry in described.get("Parameters", [])}
+        (found,) = session.client("cloudformation", config=CONFIG).describe_stacks(StackName=name)["Stacks"]
+        outputs = {output["OutputKey"]: output["OutputValue"] for output in found.get("Outputs", [])}
+        given = {entry["ParameterKey"]: entry["ParameterValue"] for entry in found.get("Parameters", [])}
         protection = given.get("DeletionProtection")
-        environments = {part: _environment(session, outputs, part) for part in ("join", "query", "evaluate")}
-        return RunningStack(
-            name,
-            JoinSettings.from_environment(environments["join"]),
-            QuerySettings.from_environment(environments["query"]),
-            EvaluateSettings.from_environment(environments["evaluate"]),
-            outputs["DeadLettersUrl"],
-            outputs["LostEventsUrl"],
-            _physical(session, name, "EvaluateSchedule"),
-            session,
+        parts = ["join", "query", "evaluate", *(part for part in OPTIONAL if _output_of(part) in outputs)]
+        described = {
+            "name": name,
+            "functions": {part: _environment(session, outputs, part) for part in parts},
+            "dead_letters_url": outputs["DeadLettersUrl"],
+            "lost_events_url": outputs["LostEventsUrl"],
+        }
+        return replace(
+            described_stack(described, session, None),
+            schedule_name=_physical(session, name, "EvaluateSchedule"),
             protected=None if protection is None else protection == "ON",
-            reports=_deployed_reports(name, outputs, session) if "RotateFunction" in outputs else None,
-            gateway=(
-                GatewaySettings.from_environment(_environment(session, outputs, "gateway"))
-                if "GatewayFunction" in outputs
-                else None
-            ),
-            issuer=(
-                IssuerSettings.from_environment(_environment(session, outputs, "issuer"))
-                if "IssuerFunction" in outputs
-                else None
-            ),
+            reports=_deployed_reports(name, outputs, session) if _output_of("rotate") in outputs else None,
             url=outputs["ApiUrl"],
             list_bucket=outputs.get("ListBucket", ""),
         )
@@ -177,9 +169,12 @@ def deployed_stack(name: str, session: boto3.Session) -> RunningStack:
 
 def _environment(session: boto3.Session, outputs: Mapping[str, str], function: str) -> dict[str, str]:
     """The variables of a function, which an output names."""
-    name = outputs[f"{function.title()}Function"]
-    configuration = session.client("lambda", config=CONFIG).get_function_configuration(FunctionName=name)
-    return configuration["Environment"]["Variables"]
+    client = session.client("lambda", config=CONFIG)
+    return client.get_function_configuration(FunctionName=outputs[_output_of(function)])["Environment"]["Variables"]
+
+
+def _output_of(function: str) -> str:
+    return f"{function.title()}Function"
 
 
 def _deployed_reports(name: str, outputs: Mapping[str, str], session: boto3.Session) -> RunningReports:
@@ -221,7 +216,7 @@ def local_stack(url: str) -> RunningStack:
 
 
 def described_stack(described: Mapping[str, Any], session: boto3.Session, endpoint: str | None) -> RunningStack:
-    """The stack that a local stack describes.
+    """The stack of a description: what a local stack says of itself, or as much as every stack in AWS has.
 
     Raises:
         ConfigurationError: the environment of a function is invalid.
@@ -232,9 +227,9 @@ def described_stack(described: Mapping[str, Any], session: boto3.Session, endpoi
     reports = RunningReports.of(functions, dead_letters, {}, client) if dead_letters else None
     return RunningStack(
         described["name"],
-        JoinSettings.from_environment(described["functions"]["join"]),
-        QuerySettings.from_environment(described["functions"]["query"]),
-        EvaluateSettings.from_environment(described["functions"]["evaluate"]),
+        JoinSettings.from_environment(functions["join"]),
+        QuerySettings.from_environment(functions["query"]),
+        EvaluateSettings.from_environment(functions["evaluate"]),
         described["dead_letters_url"],
         described["lost_events_url"],
         None,
