@@ -16,8 +16,7 @@ from kanon.client.calls import (
     Calls,
     Private,
     Steps,
-    check_anonymous,
-    check_relay,
+    check_options,
 )
 from kanon.client.connection import TIMEOUT, HttpAnswer, Reply, address, no_answer
 from kanon.client.errors import NoAnswerError, RefusedError
@@ -43,12 +42,7 @@ class AsyncClient:
 
     Args:
         service: the address, ``https://host``.
-        auth: as for ``Client``.
-        deadline: as for ``Client``.
-        spread: as for ``Client``.
-        reports: as for ``Client``.
-        relay: as for ``Client``.
-        anonymous: as for ``Client``.
+        auth, deadline, spread, reports, relay, anonymous: as for ``Client``.
         http: your own client, for example with another transport; it stays open. Let it keep no cookies: they would
             link the calls.
     """
@@ -65,8 +59,7 @@ class AsyncClient:
         anonymous: Anonymous | None = None,
         http: httpx2.AsyncClient | None = None,
     ) -> None:
-        check_relay(service, relay, reports)
-        check_anonymous(auth, anonymous)
+        check_options(service, auth, reports, relay, anonymous)
         for url in (service, service if relay is None else relay):
             address(url)
         self._url, self._auth = service.rstrip("/"), auth

@@ -65,22 +65,16 @@ _LOCK = threading.Lock()
 os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
-def check_anonymous(auth: Auth | None, anonymous: Anonymous | None) -> None:
-    """Refuse to name the caller beside a credential.
+def check_options(
+    service: object, auth: Auth | None, reports: Windows | None, relay: str | None, anonymous: Anonymous | None
+) -> None:
+    """Refuse to name the caller beside a credential, and a relay for what it does not forward.
 
     Raises:
-        ValueError: there is both.
+        ValueError: ``auth`` with a credential; a transport, or reports, with a relay.
     """
     if auth is not None and anonymous is not None:
         raise ValueError("auth names the caller of each join: give it to anonymous.enrol alone")
-
-
-def check_relay(service: object, relay: str | None, reports: Windows | None) -> None:
-    """Refuse a relay for what it does not forward.
-
-    Raises:
-        ValueError: a transport, or reports, with a relay.
-    """
     if relay is not None and not isinstance(service, str):
         raise ValueError("a relay needs the address of the service, not a transport")
     if relay is not None and reports is not None:

@@ -16,8 +16,7 @@ from kanon.client.calls import (
     Calls,
     Private,
     Steps,
-    check_anonymous,
-    check_relay,
+    check_options,
 )
 from kanon.client.connection import Connection, Reply, Transport
 from kanon.client.errors import NoAnswerError, RefusedError
@@ -77,8 +76,8 @@ class Client:
     ) -> None:
         if not isinstance(service, str) and auth is not None:
             raise ValueError("a transport authenticates itself: give it the auth object")
-        check_anonymous(auth, anonymous)
-        self._connection = _connection(service, relay, auth, reports)
+        check_options(service, auth, reports, relay, anonymous)
+        self._connection = _connection(service, relay, auth)
         self._transport = service
         usual = DEADLINE if isinstance(service, str) else 0.0
         self.hides = relay is not None or anonymous is not None
@@ -251,10 +250,9 @@ class Client:
 
 
 def _connection(
-    service: str | Transport, relay: str | None, auth: Auth | None, reports: Windows | None
+    service: str | Transport, relay: str | None, auth: Auth | None
 ) -> Connection | RelayedConnection | None:
     """The connection to the service, which the client closes; None for another transport."""
-    check_relay(service, relay, reports)
     if not isinstance(service, str):
         return service if isinstance(service, Connection) else None
     if relay is None:
