@@ -21,7 +21,7 @@ from typing import Any
 from kanon.client.answers import Request, of, read_object, reading, request
 from kanon.client.auth import Auth, Headers
 from kanon.client.connection import Connection, Reply
-from kanon.client.errors import ApiError, KeysDifferError, RefusedError
+from kanon.client.errors import KeysDifferError, RefusedError
 from kanon.client.values import SetId, Value, decoded, encoded, value_id
 from kanon.client.waiting import chance
 from kanon.clock import DAY, end_of_week, valid_weeks, week_of
@@ -352,6 +352,3 @@ def _code_key(deployment: str, recovery: str) -> bytes:
 
 def _bytes(text: str) -> bytes:
     return decoded(SetId(text))
-
-
-__all__ = ["Anonymous", "ApiError", "Attested", "EnrolmentError", "recovery_code"]

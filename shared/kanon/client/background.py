@@ -10,6 +10,7 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakSet
@@ -413,9 +414,5 @@ def _each(do: Callable[[Background], None]) -> None:
         do(one)
 
 
-def _after_fork() -> None:
-    _each(Background.begin)
-
-
 atexit.register(_each, Background.close)
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=partial(_each, Background.begin))
