@@ -4,23 +4,12 @@ Its inner messages are put together here by hand, in the form of the public clie
 host as a field, no trailer section, and zeros up to a power of two.
 """
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from kanon.gateway.oblivious import seal_request
 from tests.integration.gateway.relayed import config, outer
-from tests.integration.serving.machine import Machine, machine
+from tests.integration.serving.machine import Machine
 
 QUERY = b"/v1:query?key=AIzaSyAkey"
 JOIN = b"/v1/types/fledge/sets/aGVsbG8:join?key=AIzaSyAkey"
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Machine]:
-    with machine(tmp_path / "data", gateway=True) as made:
-        yield made
 
 
 def _text(text: bytes) -> bytes:

@@ -23,11 +23,6 @@ from tests.integration.gate.doctor_view import doctor, seen, wrong
 Answer = Callable[[Request], GatewayResponse]
 
 
-@pytest.fixture
-def stack(new_stack: Callable[..., Stack]) -> Stack:
-    return new_stack({"Gateway": "ON"})
-
-
 def examined(stack: Stack, answer: Answer, late: float = 0.0, *, secrets: bool = True) -> Finding:
     with closing(Server(answer)) as server:
         running = replace(seen(stack), url=server.url)

@@ -1,7 +1,6 @@
 """Joins and queries through the gateway of the service on one machine."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,6 @@ from tests.integration.serving.machine import KEYS, NO_PAGES, NO_REPORTS, PERIOD
 
 SET = "/v1/types/fledge/sets/aGVsbG8"
 QUERY = json.dumps({"setsForType": [{"type": "fledge", "hashes": ["aGVsbG8=", "AA=="]}]}).encode()
-
-
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Machine]:
-    with machine(tmp_path / "data", gateway=True) as made:
-        yield made
 
 
 def _rows(served: Machine) -> list[int]:

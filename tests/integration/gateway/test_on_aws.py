@@ -5,7 +5,7 @@ import hmac
 import json
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
@@ -79,23 +79,19 @@ def relay(stack: Stack, url: str) -> Iterator[str]:
         content = base64.b64encode(answer.body).decode()
         return {"statusCode": answer.status, "headers": kept, "body": content, "isBase64Encoded": True}
 
-    server = Server(forward, "127.0.0.1", 0, lambda found: pytest.fail(str(found)))
-    try:
+    with closing(to), closing(Server(forward, "127.0.0.1", 0, lambda found: pytest.fail(str(found)))) as server:
         yield server.url
-    finally:
-        server.close()
-        to.close()
 
 
 @contextmanager
 def client_of(stack: Stack) -> Iterator[Client]:
-    server = stack.serve()
-    try:
-        with relay(stack, server.url) as address, Client(server.url, relay=address, sleep=lambda _: None) as client:
-            client._connection._relaying.now = stack.clock.now  # type: ignore[union-attr]
-            yield client
-    finally:
-        server.close()
+    with (
+        closing(stack.serve()) as server,
+        relay(stack, server.url) as address,
+        Client(server.url, relay=address, sleep=lambda _: None) as client,
+    ):
+        client._connection._relaying.now = stack.clock.now  # type: ignore[union-attr]
+        yield client
 
 
 @pytest.mark.parametrize("parameters", CASES)
@@ -118,9 +114,8 @@ def test_a_set_turns_true_by_joins_of_clients_of_a_relay(
     assert not stack.failures
 
 
-def test_the_key_is_public_and_a_relay_shows_its_secret(new_stack: Callable[..., Stack]) -> None:
-    stack = new_stack({"Gateway": "ON"})
-    with stack_url(stack) as url, urllib.request.urlopen(f"{url}{KEYS_PATH}") as answer:
+def test_the_key_is_public_and_a_relay_shows_its_secret(stack: Stack) -> None:
+    with closing(stack.serve()) as server, urllib.request.urlopen(f"{server.url}{KEYS_PATH}") as answer:
         assert (answer.headers["Content-Type"], len(answer.read())) == ("application/ohttp-keys", 41)
     sealed, _ = seal_request(join(stack), read_config(stack.request("GET", KEYS_PATH).body))
     right = secret_of(stack)
@@ -133,17 +128,7 @@ def test_the_key_is_public_and_a_relay_shows_its_secret(new_stack: Callable[...,
     assert rows(stack) == 1
 
 
-@contextmanager
-def stack_url(stack: Stack) -> Iterator[str]:
-    server = stack.serve()
-    try:
-        yield server.url
-    finally:
-        server.close()
-
-
-def test_a_recorded_join_counts_in_its_step_alone(new_stack: Callable[..., Stack]) -> None:
-    stack = new_stack({"Gateway": "ON"})
+def test_a_recorded_join_counts_in_its_step_alone(stack: Stack) -> None:
     message = join(stack)
     assert [sent(stack, message).status for _ in range(3)] == [200] * 3
     assert rows(stack) == 1
@@ -176,8 +161,7 @@ def test_batches_go_through_only_if_relays_authenticate(
         ("POST", "/v1alpha/createJob", 404),
     ],
 )
-def test_errors_of_the_service_are_inside(new_stack: Callable[..., Stack], method: str, path: str, status: int) -> None:
-    stack = new_stack({"Gateway": "ON"})
+def test_errors_of_the_service_are_inside(stack: Stack, method: str, path: str, status: int) -> None:
     fields = {"content_type": "application/json", "kanon_step": str(int(stack.clock.now()) // PERIOD)}
     body = b'{"client": "me"}' if path.endswith(":join") else QUERY if method == "POST" else b""
     assert sent(stack, inner(method, path, body, **fields)).status == status
@@ -187,17 +171,13 @@ def test_errors_of_the_service_are_inside(new_stack: Callable[..., Stack], metho
     ("body", "kind", "status"),
     [(b"", REQUEST_TYPE, 400), (b"x" * 200, REQUEST_TYPE, 400), (b"{}", "application/json", 415)],
 )
-def test_what_does_not_open_is_refused_outside(
-    new_stack: Callable[..., Stack], body: bytes, kind: str, status: int
-) -> None:
-    stack = new_stack({"Gateway": "ON"})
+def test_what_does_not_open_is_refused_outside(stack: Stack, body: bytes, kind: str, status: int) -> None:
     assert stack.request("POST", GATEWAY_PATH, body, {"content-type": kind, **secret_of(stack)}).status == status
 
 
 def test_nothing_of_the_outer_request_and_no_identity_reaches_the_functions(
-    new_stack: Callable[..., Stack], monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stack = new_stack({"Gateway": "ON"})
     seen: list[tuple[str, Any]] = []
     invoke = stack.invoke
     monkeypatch.setattr(stack, "invoke", lambda name, event: (seen.append((name, event)), invoke(name, event))[1])
@@ -216,10 +196,9 @@ def test_nothing_of_the_outer_request_and_no_identity_reaches_the_functions(
 
 
 def test_with_another_method_the_path_of_a_join_does_not_lead_to_join(
-    new_stack: Callable[..., Stack], monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stack, seen = new_stack({"Gateway": "ON"}), list[str]()
-    invoke = stack.invoke
+    seen, invoke = list[str](), stack.invoke
     monkeypatch.setattr(stack, "invoke", lambda name, event: (seen.append(name), invoke(name, event))[1])
     step = str(int(stack.clock.now()) // PERIOD)
     assert [sent(stack, inner(method, JOIN, kanon_step=step)).status for method in ("GET", "DELETE")] == [404, 404]
@@ -250,9 +229,8 @@ def test_a_caller_over_http_cannot_say_that_the_gateway_has_checked(new_stack: C
     ("raised", "status"), [(EndpointConnectionError(endpoint_url="a"), 503), (FunctionError(ValueError()), 500)]
 )
 def test_a_function_that_gives_no_answer_is_an_error_inside(
-    new_stack: Callable[..., Stack], monkeypatch: pytest.MonkeyPatch, raised: Exception, status: int
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, raised: Exception, status: int
 ) -> None:
-    stack = new_stack({"Gateway": "ON"})
     invoke = stack.invoke
 
     def failing(name: str, event: Any) -> Any:
@@ -272,10 +250,7 @@ def test_without_a_gateway_there_is_no_route_and_no_function(new_stack: Callable
     assert outer(stack, b"x").status == 404
 
 
-def test_a_client_learns_that_its_relay_is_unknown(
-    new_stack: Callable[..., Stack], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stack = new_stack({"Gateway": "ON"})
+def test_a_client_learns_that_its_relay_is_unknown(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(stack.storage.secrets, "RelaySecret", json.dumps({"current": "another"}))
     with client_of(stack) as client, pytest.raises(RefusedError, match="403"):
         client.join("fledge", SET, "me")
@@ -296,8 +271,7 @@ def test_a_relay_is_compared_in_the_same_time_for_every_value(monkeypatch: pytes
     assert relays_of("") is None
 
 
-def test_a_secret_that_cannot_be_read_is_an_error_outside(new_stack: Callable[..., Stack]) -> None:
-    stack = new_stack({"Gateway": "ON"})
+def test_a_secret_that_cannot_be_read_is_an_error_outside(stack: Stack) -> None:
     denied = ClientError({"Error": {"Code": "AccessDeniedException", "Message": ""}}, "GetSecretValue")
     with mock.patch("botocore.client.BaseClient._make_api_call", side_effect=denied):
         answers = [stack.request("GET", KEYS_PATH), outer(stack, b"x")]
@@ -305,8 +279,7 @@ def test_a_secret_that_cannot_be_read_is_an_error_outside(new_stack: Callable[..
     assert stack.logs.getvalue().count('"RelayedCallsFailed"') >= 2  # type: ignore[attr-defined]
 
 
-def test_a_throttled_function_is_a_503_inside(new_stack: Callable[..., Stack]) -> None:
-    stack = new_stack({"Gateway": "ON"})
+def test_a_throttled_function_is_a_503_inside(stack: Stack) -> None:
     sealed, exchange = seal_request(inner("GET", "/v1/types"), read_config(stack.request("GET", KEYS_PATH).body))
     assert outer(stack, sealed).status == 200
     throttled = ClientError({"Error": {"Code": "TooManyRequestsException", "Message": ""}}, "Invoke")
