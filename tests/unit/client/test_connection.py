@@ -129,21 +129,26 @@ def test_a_refused_connection_says_what_to_check() -> None:
     assert "check the address, and that the service runs" in str(found.value)
 
 
-def test_a_server_without_http_gives_no_answer() -> None:
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        (b"SSH-2.0-OpenSSH\r\n", "SSH"),
+        (b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"types": []}', "IncompleteRead"),
+    ],
+)
+def test_what_is_no_http_or_is_cut_off_is_no_answer(told: bytes, message: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer() -> None:
             connection, _ = listening.accept()
-            connection.recv(1000)
-            connection.sendall(b"SSH-2.0-OpenSSH\r\n")
-            connection.close()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(told)
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with (
-            Client(f"http://127.0.0.1:{listening.getsockname()[1]}", deadline=0) as client,
-            pytest.raises(NoAnswerError),
-        ):
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with Client(url, deadline=0) as client, pytest.raises(NoAnswerError, match=message):
             client.types()
         thread.join()
 
@@ -202,23 +207,6 @@ def test_an_answer_that_comes_too_slowly_ends_in_time(ask: Callable[[str], None]
             ask(url)
         assert time.monotonic() - began < 5
         done.set()
-        thread.join()
-
-
-def test_an_answer_that_is_cut_off_is_none() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def cut() -> None:
-            connection, _ = listening.accept()
-            with connection:
-                connection.recv(1000)
-                connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"types": []}')
-
-        thread = threading.Thread(target=cut)
-        thread.start()
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        with Client(url, deadline=0) as client, pytest.raises(NoAnswerError, match="IncompleteRead"):
-            client.types()
         thread.join()
 
 

@@ -63,6 +63,13 @@ BOUND = {
 SESSION = contexts.session(**BOUND)  # type: ignore[arg-type]
 PRESENTATION = present(CREDENTIAL, PLACE, SESSION, Drawn("presentation"))
 TAG = VERIFIER.verify(PLACE, SESSION, PRESENTATION)
+OTHER_KEY = IssuerKey.derive(b"another seed of 32 bytes, for it")
+OTHER_CONTEXT = contexts.credential_context(DEPLOYMENT, EPOCH + 1)
+OTHER_PLACES = (
+    contexts.tag_context(DEPLOYMENT, "fledge", b"another set"),
+    contexts.tag_context(DEPLOYMENT, "terms", b"a set"),
+    contexts.tag_context("other.example", "fledge", b"a set"),
+)
 VECTORS = computed()
 
 
@@ -108,12 +115,8 @@ def test_no_text_of_an_object_has_a_secret() -> None:
 
 def test_a_person_has_one_tag_in_a_context_with_every_credential() -> None:
     """On two devices, in two requests, in two epochs."""
-    later_key, later = (
-        IssuerKey.derive(b"another seed of 32 bytes, for it"),
-        contexts.credential_context(DEPLOYMENT, EPOCH + 1),
-    )
     tags = set()
-    for key, context in ((KEY, CONTEXT), (KEY, CONTEXT), (later_key, later)):
+    for key, context in ((KEY, CONTEXT), (KEY, CONTEXT), (OTHER_KEY, OTHER_CONTEXT)):
         shared = Secrets.decode(SECRETS.encode())
         asked = request(shared, context, context)
         assert commitment(asked.message) == SECRETS.commitment() == commitment(ASKED.message)
@@ -125,12 +128,7 @@ def test_a_person_has_one_tag_in_a_context_with_every_credential() -> None:
 @pytest.mark.slow
 def test_two_persons_and_two_contexts_have_different_tags() -> None:
     credentials = [CREDENTIAL, enrolled("another"), enrolled("a third")]
-    places = [
-        PLACE,
-        contexts.tag_context(DEPLOYMENT, "fledge", b"another set"),
-        contexts.tag_context(DEPLOYMENT, "terms", b"a set"),
-        contexts.tag_context("other.example", "fledge", b"a set"),
-    ]
+    places = (PLACE, *OTHER_PLACES)
     tags = {
         VERIFIER.verify(place, SESSION, present(credential, place, SESSION))
         for credential, place in product(credentials, places)
@@ -200,7 +198,7 @@ def _bound() -> bytes:
     ("part", "other"),
     [
         ("deployment", "other.example"),
-        ("issuer_key", IssuerKey.derive(b"another seed of 32 bytes, for it").public.encode()),
+        ("issuer_key", OTHER_KEY.public.encode()),
         ("epoch", EPOCH + 1),
         ("method", "PUT"),
         ("type_name", "terms"),
@@ -221,14 +219,7 @@ def test_parts_of_a_session_cannot_be_moved_into_others() -> None:
     assert contexts.tag_context(DEPLOYMENT, "fledgea", b" set") != PLACE
 
 
-@pytest.mark.parametrize(
-    "place",
-    [
-        contexts.tag_context("other.example", "fledge", b"a set"),
-        contexts.tag_context(DEPLOYMENT, "terms", b"a set"),
-        contexts.tag_context(DEPLOYMENT, "fledge", b"another set"),
-    ],
-)
+@pytest.mark.parametrize("place", OTHER_PLACES)
 def test_a_tag_is_refused_in_another_context(place: bytes) -> None:
     with pytest.raises(CredentialError):
         VERIFIER.verify(place, SESSION, PRESENTATION)
@@ -236,8 +227,7 @@ def test_a_tag_is_refused_in_another_context(place: bytes) -> None:
 
 def test_a_credential_of_another_epoch_is_refused() -> None:
     """Under another key, and under the same key with another context."""
-    other = contexts.credential_context(DEPLOYMENT, EPOCH + 1)
-    for verifier in (KEY.verifier(other), IssuerKey.derive(b"another seed of 32 bytes, for it").verifier(CONTEXT)):
+    for verifier in (KEY.verifier(OTHER_CONTEXT), OTHER_KEY.verifier(CONTEXT)):
         with pytest.raises(CredentialError):
             verifier.verify(PLACE, SESSION, PRESENTATION)
 
