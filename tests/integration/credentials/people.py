@@ -59,6 +59,12 @@ def issuer(at: Machine) -> Issuer:
     return enrolment(at).enrolling.issuer
 
 
+def asked(deployment: str, week: int, secrets: arc.Secrets | None = None) -> dict[str, Any]:
+    """The body of a request for a credential."""
+    context = credential_context(deployment, week)
+    return {"epoch": week, "request": text(arc.request(secrets or arc.Secrets.random(), context, context).message)}
+
+
 def credential(at: Machine, week: int | None = None, secrets: arc.Secrets | None = None) -> arc.Credential:
     """A credential from the issuer itself."""
     own, week = issuer(at), week_of(at.now) if week is None else week

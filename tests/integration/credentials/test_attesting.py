@@ -23,7 +23,7 @@ from kanon.client import SetId
 from kanon.client.anonymous import Attested, EnrolmentError, recovery_code
 from kanon.clock import WEEK, week_of
 from kanon.credentials import arc
-from kanon.credentials.contexts import attested, credential_context
+from kanon.credentials.contexts import attested
 from kanon.errors import ConfigurationError
 from kanon.gate.attesting import MOST_APART, MOST_ATTESTATION_BYTES, NoVerdictError
 from kanon.gate.attesting import Attested as Accepted
@@ -31,7 +31,7 @@ from kanon.http.bodies import RequestError
 from kanon.serving import verifier as verifier_module
 from kanon.serving.access import Auth
 from kanon.serving.verifier import MOST_AT_ONCE, Verifier
-from tests.integration.credentials.people import TYPE, client_of, count, device, issuer, served, text
+from tests.integration.credentials.people import TYPE, asked, client_of, count, device, issuer, served
 from tests.integration.gateway.test_client import Relay
 from tests.integration.serving.machine import Machine, machine
 
@@ -130,10 +130,7 @@ def named(at: Machine, phone: Phone, **more: Any) -> Attested:
 
 def enrolled(at: Machine, auth: Any, secrets: arc.Secrets | None = None) -> tuple[int, dict[str, str]]:
     """Enrol with any attestation; the status, and the headers of its answer."""
-    week = week_of(at.now)
-    context = credential_context(issuer(at).deployment, week)
-    asked = arc.request(secrets or arc.Secrets.random(), context, context)
-    body = json.dumps({"epoch": week, "request": text(asked.message)}).encode()
+    body = json.dumps(asked(issuer(at).deployment, week_of(at.now), secrets)).encode()
     found = at.request("POST", ENROL, body, dict(auth("POST", "", body, {})), key=False)
     return found.status, dict(found.headers)
 
@@ -153,25 +150,21 @@ def rows(at: Machine) -> int:
     return int(accounts.database.execute("SELECT COUNT(*) FROM accounts").fetchone()[0])
 
 
-def test_a_device_is_an_account_on_all_its_installations(at: Machine, tmp_path: Path) -> None:
-    relay = Relay(at)
-    try:
-        code, phone = recovery_code(), Phone()
-        first, second = device(at, tmp_path / "first"), device(at, tmp_path / "second")
-        first.enrol(at.server.url, auth=named(at, phone), relay=relay.url, recovery=code)
-        with pytest.raises(EnrolmentError, match="recovery code"):
-            second.enrol(at.server.url, auth=named(at, phone))
-        second.enrol(at.server.url, auth=named(at, phone), recovery=code)
-        other = device(at, tmp_path / "other")
-        other.enrol(at.server.url, auth=named(at, Phone()))
-        for each, so_far in ((first, 1), (second, 1), (other, 2)):
-            with client_of(at, each) as client:
-                client.join(TYPE, SetId("aGVsbG8"))
-            assert count(at) == so_far
-        first.delete(at.server.url, auth=named(at, phone), relay=relay.url)
-        assert enrolled(at, named(at, phone))[0] == 409
-    finally:
-        relay.close()
+def test_a_device_is_an_account_on_all_its_installations(at: Machine, relay: Relay, tmp_path: Path) -> None:
+    code, phone = recovery_code(), Phone()
+    first, second = device(at, tmp_path / "first"), device(at, tmp_path / "second")
+    first.enrol(at.server.url, auth=named(at, phone), relay=relay.url, recovery=code)
+    with pytest.raises(EnrolmentError, match="recovery code"):
+        second.enrol(at.server.url, auth=named(at, phone))
+    second.enrol(at.server.url, auth=named(at, phone), recovery=code)
+    other = device(at, tmp_path / "other")
+    other.enrol(at.server.url, auth=named(at, Phone()))
+    for each, so_far in ((first, 1), (second, 1), (other, 2)):
+        with client_of(at, each) as client:
+            client.join(TYPE, SetId("aGVsbG8"))
+        assert count(at) == so_far
+    first.delete(at.server.url, auth=named(at, phone), relay=relay.url)
+    assert enrolled(at, named(at, phone))[0] == 409
 
 
 @pytest.mark.parametrize(
@@ -210,16 +203,13 @@ def test_a_body_that_is_refused_never_comes_to_the_verifier(at: Machine, by: Ser
     assert by.asked == []
 
 
-def test_the_longest_attestation_passes_through_a_relay(at: Machine, by: Served, tmp_path: Path) -> None:
+def test_the_longest_attestation_passes_through_a_relay(at: Machine, by: Served, relay: Relay, tmp_path: Path) -> None:
     def attest(binding: bytes) -> bytes:
         return binding.ljust(MOST_ATTESTATION_BYTES, b"a")
 
     by.reply = lambda handler, _: answering(handler, GOOD)
-    relay, auth = Relay(at), Attested(issuer(at).deployment, attest, lambda: at.now)
-    try:
-        device(at, tmp_path / "file").enrol(at.server.url, auth=auth, relay=relay.url)
-    finally:
-        relay.close()
+    auth = Attested(issuer(at).deployment, attest, lambda: at.now)
+    device(at, tmp_path / "file").enrol(at.server.url, auth=auth, relay=relay.url)
     assert {len(json.loads(each)["attestation"]) for each in by.asked} == {MOST_ATTESTATION_BYTES * 4 // 3}
 
 

@@ -1,13 +1,12 @@
 """Enrolment over HTTP: one account is one person, on all devices, through losses, rotation, deletion and backups."""
 
-import base64
 import itertools
 import json
 import re
 import shutil
 import sqlite3
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
@@ -22,9 +21,9 @@ from kanon import clock
 from kanon.cli.serve_data import Credentials
 from kanon.client import Bearer, Connection, KeysDifferError, RefusedError, SetId, UnexpectedAnswerError, anonymous
 from kanon.client.anonymous import EnrolmentError, recovery_code
+from kanon.client.values import decoded
 from kanon.clock import AFTER, LATE, WEEK, end_of_week, week_of
 from kanon.credentials import arc
-from kanon.credentials.contexts import credential_context
 from kanon.errors import ConfigurationError, FingerprintMismatchError
 from kanon.gate.models import ISSUER_KEYS
 from kanon.keys import Secret
@@ -39,6 +38,7 @@ from tests.integration.credentials.people import (
     TYPE,
     TYPES,
     account,
+    asked,
     client_of,
     count,
     device,
@@ -56,24 +56,9 @@ ENROL = "/v1/credentials"
 WINDOW = (TYPES[TYPE]["window"] + 1) * PERIOD  # type: ignore[operator]
 
 
-@pytest.fixture
-def at(tmp_path: Path) -> Iterator[Machine]:
-    with served(tmp_path / "data") as made:
-        yield made
-
-
-@pytest.fixture
-def relay(at: Machine) -> Iterator[Relay]:
-    made = Relay(at)
-    yield made
-    made.close()
-
-
 def _enrol(at: Machine, who: Bearer, secrets: arc.Secrets, week: int | None = None, **more: Any) -> tuple[int, str]:
     week = week_of(at.now) if week is None else week
-    context = credential_context(issuer(at).deployment, week)
-    asked = arc.request(secrets, context, context)
-    found = _call(at, who, "POST", {"epoch": week, "request": text(asked.message), **more})
+    found = _call(at, who, "POST", {**asked(issuer(at).deployment, week, secrets), **more})
     return found.status, found.body.decode()
 
 
@@ -159,7 +144,7 @@ def test_another_device_takes_over_the_secrets_with_the_recovery_code_alone(at: 
     second.enrol(at.server.url, auth=me, recovery=code.lower().replace("-", " "))
     assert _held(first.file)["secrets"] == _held(second.file)["secrets"]
     stored = (at.directory.path / ACCOUNTS).read_bytes()
-    assert _raw(_held(first.file)["secrets"])[:32] not in stored
+    assert decoded(_held(first.file)["secrets"])[:32] not in stored
     assert code.encode() not in stored
 
 
@@ -192,10 +177,6 @@ def test_a_folder_that_does_not_exist_is_refused_before_anybody_is_asked(at: Mac
         one.enrol("http://127.0.0.1:1", auth=account(at, "me"))
 
 
-def _raw(encoded: str) -> bytes:
-    return base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
-
-
 def test_a_lost_device_without_a_code_waits(at: Machine, tmp_path: Path) -> None:
     me, one = account(at, "me"), device(at, tmp_path / "file")
     one.enrol(at.server.url, auth=me)
@@ -215,7 +196,7 @@ def test_a_deleted_account_gets_nothing_until_its_row_is_free(at: Machine, tmp_p
     one.delete(at.server.url, auth=me)
     one.delete(at.server.url, auth=me)
     assert _call(at, me, "GET").status == 404
-    own = arc.Secrets.decode(_raw(_held(one.file)["secrets"]))
+    own = arc.Secrets.decode(decoded(_held(one.file)["secrets"]))
     for secrets in (own, arc.Secrets.random()):
         at.now = free - 1
         assert _enrol(at, me, secrets)[0] == 409
@@ -261,7 +242,7 @@ def test_a_recorded_enrolment_puts_nothing_back_later(at: Machine, relay: Relay,
     _replayed(at, enrolment_)
     assert _call(at, me, "GET").body == first
     at.now += PERIOD + LATE
-    own = arc.Secrets.decode(_raw(_held(tmp_path / "file")["secrets"]))
+    own = arc.Secrets.decode(decoded(_held(tmp_path / "file")["secrets"]))
     assert _enrol(at, me, own, recovery=text(bytes(92)))[0] == 200
     second = _call(at, me, "GET").body
     _replayed(at, enrolment_)
@@ -270,8 +251,7 @@ def test_a_recorded_enrolment_puts_nothing_back_later(at: Machine, relay: Relay,
 
 def test_through_the_gateway_what_changes_an_account_names_its_step_and_reading_does_not(at: Machine) -> None:
     me, now, week = account(at, "me"), int(at.now // PERIOD), week_of(at.now)
-    context = credential_context(issuer(at).deployment, week)
-    body = {"epoch": week, "request": text(arc.request(arc.Secrets.random(), context, context).message)}
+    body = asked(issuer(at).deployment, week)
     wrong: list[dict[str, str]] = [{}, {"kanon_step": str(now - 2)}, {"kanon_step": str(now + 1)}]
     for fields in wrong:
         status, refusal = _relayed(at, me, "POST", body, **fields)
@@ -331,9 +311,7 @@ def test_a_malformed_request_is_refused_and_records_nothing(at: Machine, body: d
 
 def test_a_request_with_a_wrong_proof_does_not_lock_its_account(at: Machine) -> None:
     me, week = account(at, "me"), week_of(at.now)
-    elsewhere = credential_context("another", week)
-    asked = arc.request(arc.Secrets.random(), elsewhere, elsewhere)
-    assert _call(at, me, "POST", {"epoch": week, "request": text(asked.message)}).status == 400
+    assert _call(at, me, "POST", asked("another", week)).status == 400
     assert _enrol(at, me, arc.Secrets.random())[0] == 200
 
 
@@ -379,7 +357,7 @@ def test_the_key_is_published_with_its_hash_and_kept_until_the_end_of_its_week(a
     at.now = end_of_week(week_of(at.now)) - 10
     found = at.request("GET", ISSUER_KEYS, key=False)
     shown = json.loads(found.body)
-    assert shown["sha256"] == sha256(_raw(shown["key"])).hexdigest()
+    assert shown["sha256"] == sha256(decoded(shown["key"])).hexdigest()
     assert (shown["epoch"], shown["deployment"]) == (week_of(at.now), at.directory.settings.deployment)
     assert dict(found.headers)["Cache-Control"] == "public, max-age=10"
     at.now += 10
@@ -451,7 +429,7 @@ def test_a_backup_has_the_accounts_and_no_key_and_voids_what_was_signed(tmp_path
 
 def _credential_of(file: Path, at: Machine) -> arc.Credential:
     _, encoded = _held(file)["weeks"][str(week_of(at.now))]
-    return arc.Credential.decode(_raw(encoded))
+    return arc.Credential.decode(decoded(encoded))
 
 
 def _put_back(path: Path) -> None:

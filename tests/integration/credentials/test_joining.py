@@ -6,7 +6,6 @@ import itertools
 import re
 import sqlite3
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,6 @@ from tests.integration.credentials.people import (
     device,
     issuer,
     presented,
-    served,
     text,
 )
 from tests.integration.gateway.relayed import inner, sent
@@ -45,12 +43,6 @@ from tests.integration.serving.own_joins import sizes
 from tests.paths import ROOT
 
 JOINS, STEPS = 60, 4
-
-
-@pytest.fixture
-def at(tmp_path: Path) -> Iterator[Machine]:
-    with served(tmp_path / "data") as made:
-        yield made
 
 
 def _join(at: Machine, content: Any, path: str = PATH) -> tuple[int, str]:
@@ -66,8 +58,7 @@ def test_many_joins_of_one_account_from_three_devices_count_one_through_a_relay(
 def joins_of_one_account(at: Machine, files: Path, joins: int) -> list[tuple[int, list[int]]]:
     """Of each of some steps the joins in the log, and once it is evaluated the members of each set."""
     me, code, found = account(at, "me"), recovery_code(), []
-    relay = Relay(at)
-    try:
+    with closing(Relay(at)) as relay:
         devices = [device(at, files / str(number)) for number in range(3)]
         for each in devices:
             each.enrol(at.server.url, auth=me, relay=relay.url, recovery=code)
@@ -81,8 +72,6 @@ def joins_of_one_account(at: Machine, files: Path, joins: int) -> list[tuple[int
             found.append((logged, [*sizes(at.directory).values()]))
         for client in clients:
             client.close()
-    finally:
-        relay.close()
     assert set(relay.paths) == {"/v1/proxy/keys", "/v1/gateway"}
     return found
 
@@ -339,10 +328,12 @@ def test_the_row_of_a_join_has_the_token_of_its_tag(at: Machine) -> None:
     assert _rows(at) == [(entry_of(name, token, at.directory.segments.numbers[TYPE]),)]
 
 
-def test_the_guide_runs_as_it_is_written(at: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_guide_runs_as_it_is_written(
+    at: Machine, relay: Relay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its addresses are those of the test, and it does not wait."""
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/guides/anonymous.md").read_text(), re.DOTALL)
-    at.now, relay = time.time(), Relay(at)
+    at.now = time.time()
     me = account(at, "me")
     for name, here in (
         ("https://kanon.example", at.server.url),
@@ -352,10 +343,7 @@ def test_the_guide_runs_as_it_is_written(at: Machine, tmp_path: Path, monkeypatc
         assert name in block, name
         block = block.replace(name, here)
     monkeypatch.chdir(tmp_path)
-    try:
-        exec(block, {"key": me.token})
-    finally:
-        relay.close()
+    exec(block, {"key": me.token})
     assert count(at) == 1
 
 
@@ -411,8 +399,8 @@ def test_clients_refuse_what_would_name_or_link(at: Machine, tmp_path: Path) -> 
             client.call("POST", PATH, {"client": "me"})
 
 
-def test_the_async_client_joins_with_a_credential_through_a_relay(at: Machine, tmp_path: Path) -> None:
-    one, relay = device(at, tmp_path / "file"), Relay(at)
+def test_the_async_client_joins_with_a_credential_through_a_relay(at: Machine, relay: Relay, tmp_path: Path) -> None:
+    one = device(at, tmp_path / "file")
 
     async def run() -> None:
         async with AsyncClient(at.server.url, anonymous=one, relay=relay.url) as client:
@@ -425,10 +413,7 @@ def test_the_async_client_joins_with_a_credential_through_a_relay(at: Machine, t
             with pytest.raises(ValueError, match="join no client"):
                 await client.join(TYPE, "a value", "me")
 
-    try:
-        asyncio.run(run())
-    finally:
-        relay.close()
+    asyncio.run(run())
     with pytest.raises(ValueError, match="auth names the caller"):
         AsyncClient(at.server.url, auth=account(at, "another"), anonymous=one)
     assert set(relay.paths) == {"/v1/proxy/keys", "/v1/gateway"}

@@ -17,13 +17,12 @@ from kanon.client.anonymous import Anonymous, EnrolmentError, recovery_code
 from kanon.client.signing import SigV4
 from kanon.clock import AFTER, DAY, LATE, end_of_week, week_of
 from kanon.credentials import arc
-from kanon.credentials.contexts import credential_context
 from kanon.findings import Verdict
 from kanon.local import Stack
 from kanon.operate.issuer import examine_issuer, issuer_key, new_accounts
 from kanon.operate.stacks import described_stack
 from tests.e2e.gate.backups import states
-from tests.integration.credentials.people import PATH, TYPE, TYPES, text
+from tests.integration.credentials.people import PATH, TYPE, TYPES, asked, text
 from tests.integration.credentials.test_accounts import create
 from tests.integration.gateway.relayed import inner
 from tests.integration.gateway.test_on_aws import relay, sent
@@ -40,13 +39,6 @@ ISSUER = "KANON_ISSUER_KEY_SECRET"
 @pytest.fixture
 def stack(new_stack: Callable[..., Stack]) -> Stack:
     return new_stack(ON)
-
-
-@pytest.fixture
-def address(stack: Stack) -> Iterator[str]:
-    server = stack.serve()
-    yield server.url
-    server.close()
 
 
 def account(name: str) -> SigV4:
@@ -84,12 +76,6 @@ def table(stack: Stack, name: str) -> list[dict[str, Any]]:
     return found
 
 
-def asked(stack: Stack, week: int, secrets: arc.Secrets) -> dict[str, Any]:
-    """The body of a request for a credential."""
-    context = credential_context(deployment(stack), week)
-    return {"epoch": week, "request": text(arc.request(secrets, context, context).message)}
-
-
 def deployment(stack: Stack) -> str:
     return str(stack.request("GET", f"{ENROL}/keys").json()["deployment"])
 
@@ -99,7 +85,7 @@ def signed(name: str) -> dict[str, str]:
 
 
 def enrol(stack: Stack, name: str, secrets: arc.Secrets) -> int:
-    body = asked(stack, week_of(stack.clock.now()), secrets)
+    body = asked(deployment(stack), week_of(stack.clock.now()), secrets)
     return stack.request("POST", ENROL, body, signed(name)).status
 
 
@@ -258,7 +244,7 @@ def test_the_schedule_forgets_accounts_that_are_free(stack: Stack) -> None:
 def test_nobody_enrols_without_a_checked_account(stack: Stack) -> None:
     week = week_of(stack.clock.now())
     for method in ("POST", "GET", "DELETE"):
-        body = asked(stack, week, arc.Secrets.random()) if method == "POST" else None
+        body = asked(deployment(stack), week) if method == "POST" else None
         assert stack.request(method, ENROL, body).status == 401
         answer = sent(
             stack,
@@ -294,7 +280,7 @@ def enrol_as(stack: Stack, caller: dict[str, Any]) -> int:
     event = {
         "version": "2.0", "rawPath": ENROL, "headers": {"content-type": "application/json"},
         "requestContext": {"stage": "$default", "http": {"method": "POST", "path": ENROL}, "authorizer": caller},
-        "body": json.dumps(asked(stack, week_of(stack.clock.now()), arc.Secrets.random())),
+        "body": json.dumps(asked(deployment(stack), week_of(stack.clock.now()), arc.Secrets.random())),
     }  # fmt: skip
     status: int = stack.invoke("issuer", event)["statusCode"]
     return status

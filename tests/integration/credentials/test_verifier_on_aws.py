@@ -3,7 +3,7 @@
 import base64
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -60,13 +60,6 @@ def operator(monkeypatch: pytest.MonkeyPatch) -> Operator:
 @pytest.fixture
 def stack(operator: Operator, new_stack: Callable[..., Stack]) -> Stack:
     return new_stack({**ON, "EnrolAuth": "VERIFIER", "EnrolVerifier": VERIFIER})
-
-
-@pytest.fixture
-def address(stack: Stack) -> Iterator[str]:
-    server = stack.serve()
-    yield server.url
-    server.close()
 
 
 def attested(stack: Stack, phone: Phone, late: float = 0) -> Attested:
