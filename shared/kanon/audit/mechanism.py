@@ -22,13 +22,12 @@ from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 import kanon.gate.mechanism
 import kanon.gate.mechanism.above_threshold
 import kanon.gate.mechanism.vectorised
 from kanon.audit import goodness
-from kanon.audit.goodness import FitResult
+from kanon.audit.goodness import FitResult, Floats, Ints
 from kanon.audit.scenarios import (
     Probe,
     Scenario,
@@ -44,9 +43,6 @@ from kanon.gate.mechanism.exact_law import Span, first_crossing, next_crossing, 
 from kanon.gate.mechanism.parameters import CrossingRestart, Parameters
 from kanon.noise.laws import Law, one_sided, two_sided
 from kanon.noise.words import TOTAL
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 ALPHA = 1e-6
 """The probability that a correct service fails an audit, over all its statistical tests."""

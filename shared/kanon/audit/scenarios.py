@@ -11,14 +11,12 @@ from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kanon.audit.goodness import Ints
 from kanon.gate.mechanism.exact_law import first_crossing
 from kanon.gate.mechanism.parameters import CrossingRestart, Parameters
 from kanon.gate.mechanism.steps import PhaseRule
 from kanon.noise.laws import two_sided
-
-Ints = NDArray[np.int64]
 
 FIRST_STEP = 480_000
 """Steps of an audit are large numbers, like hours since 1970."""

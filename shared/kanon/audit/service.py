@@ -15,12 +15,12 @@ from functools import partial
 from hashlib import sha256
 from typing import Any
 
+from kanon.audit.goodness import Ints
 from kanon.audit.mechanism import Check, Fit, Subject, answers_in_process, first_two, fits, judge_probe
 from kanon.audit.scenarios import (
     CROWD,
     FIRST_STEP,
     SOON,
-    Ints,
     Scenario,
     first_step_of,
     key_change,
