@@ -13,7 +13,7 @@ import threading
 import time
 from base64 import b32encode
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -165,7 +165,8 @@ class Anonymous:
         """
         if not self._path.parent.is_dir():
             raise FileNotFoundError(f"{self.file}: its folder does not exist: make it first")
-        with self._lock, closing(Connection(service)) as shown, _through(service, relay) as hidden:
+        through = nullcontext() if relay is None else closing(RelayedConnection(service, relay, None))
+        with self._lock, closing(Connection(service)) as shown, through as hidden:
             key = _key_of(shown, hidden)
             with _account(service, None if direct else relay, auth, self.now) as account:
                 self._enrol(account, key, recovery)
@@ -268,15 +269,6 @@ class Anonymous:
 
 
 _Call = Callable[[Request], Reply]
-
-
-@contextmanager
-def _through(service: str, relay: str | None) -> Iterator[RelayedConnection | None]:
-    if relay is None:
-        yield None
-        return
-    with closing(RelayedConnection(service, relay, None)) as connection:
-        yield connection
 
 
 @contextmanager

@@ -21,7 +21,7 @@ class Epochs:
 
     def current(self, now: float) -> KeyConfig:
         """The key of the week of ``now`` (Unix s), to which clients encrypt."""
-        return KeyConfig(id_of_week(now), self._key(week_of(now)).public_key())
+        return KeyConfig(id_of_week(now), _derived(self.secret, week_of(now)).public_key())
 
     def max_age(self, now: float) -> int:
         """Seconds for which the current key may be cached."""
@@ -29,10 +29,7 @@ class Epochs:
 
     def opening(self, key_id: int, now: float) -> X25519PrivateKey | None:
         """The private key of an id; None if it is not valid at ``now``."""
-        return next((self._key(epoch) for epoch in valid_weeks(now) if _id(epoch) == key_id), None)
-
-    def _key(self, epoch: int) -> X25519PrivateKey:
-        return _derived(self.secret, epoch)
+        return next((_derived(self.secret, epoch) for epoch in valid_weeks(now) if _id(epoch) == key_id), None)
 
 
 def id_of_week(now: float) -> int:

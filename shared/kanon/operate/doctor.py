@@ -52,8 +52,6 @@ from kanon.operate.running_reports import ReportSettingsError
 from kanon.operate.stacks import RunningStack, reason
 
 UNDO = "undo the change and deploy; other values need a new type name or a new stack"
-
-
 WITHOUT_KEY = ("INACCESSIBLE_ENCRYPTION_CREDENTIALS", "ARCHIVING", "ARCHIVED")
 """States of a table whose key DynamoDB may not use."""
 
@@ -79,7 +77,8 @@ class Case:
         oldest, last = schedule.oldest_allowed(self.now), schedule.last_closed(self.now)
         at_work = self.stack.evaluate.layouts.evaluated(oldest, last)
         newest = {place.slot: row for place, row in sorted(self.rows.items()) if row.evaluated_through is not None}
-        return {slot: newest.get(slot, self.rows.get(self._first(slot), SlotRow())) for slot in at_work}
+        first = self.stack.evaluate.layouts.entries[0].from_step
+        return {slot: newest.get(slot, self.rows.get(Place(first, slot), SlotRow())) for slot in at_work}
 
     @property
     def places(self) -> dict[Place, SlotRow]:
@@ -88,9 +87,6 @@ class Case:
             Place(layout.from_step, s) for layout in self.stack.evaluate.layouts.entries for s in range(layout.slots)
         )
         return {place: SlotRow() for place in every} | dict(self.rows)
-
-    def _first(self, slot: int) -> Place:
-        return Place(self.stack.evaluate.layouts.entries[0].from_step, slot)
 
 
 def examine(stack: RunningStack, now: float, *, secrets: bool = False) -> list[Finding]:
@@ -308,11 +304,8 @@ def _bucket(case: Case) -> Iterator[Finding]:
     except ClientError as error:
         if error.response["Error"]["Code"] != "404":
             raise
-        seen, advice = (
-            f"there is no bucket {bucket}",
-            "make it again as the template does, then kanon operate repair",
-        )
-        yield Finding("bucket", Verdict.FAIL, seen, advice, Section.STATES)
+        advice = "make it again as the template does, then kanon operate repair"
+        yield Finding("bucket", Verdict.FAIL, f"there is no bucket {bucket}", advice, Section.STATES)
         return
     try:
         blocked = client.get_public_access_block(Bucket=bucket)["PublicAccessBlockConfiguration"]

@@ -10,6 +10,7 @@ No mark moves: until the new states are in place, everything stays as it is. Joi
 safe to interrupt the command anywhere and to run it again.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -28,7 +29,7 @@ from kanon.gate.storage.aws.control import Place, Progress, SlotRow
 from kanon.gate.storage.aws.parts import Listed
 from kanon.gate.storage.aws.step_joins import StepJoins
 from kanon.gate.storage.aws.true_objects import step_of
-from kanon.gate.storage.protocols import Piece, Status
+from kanon.gate.storage.protocols import Piece
 from kanon.operate.changes import (
     ChangeRefusedError,
     changed_fingerprints,
@@ -206,11 +207,15 @@ def _evaluate(
         pieces: Sequence[Piece] = parts.list_of(base.manifest).pieces
     else:
         before = place.before(stack.evaluate.layouts)
-        pieces = [p for each in before for p in (made[each].pieces if each in made else _own(stack, each))]
+        pieces = [
+            piece
+            for each in before
+            for piece in (made[each].pieces if each in made else pieces_of(stack, each, stack.control.row(each)))
+        ]
     for piece in pieces:  # also what no step changes
         parts.read(piece)
     anew, open_step = base.manifest is None, max(base.mark, base.row.begun or 0)
-    decided: dict[bytes, list[int]] = {}
+    decided: dict[bytes, list[int]] = defaultdict(list)
     listed, name = tuple(pieces), ""
     progress = None
     with StepJoins(stack.log, place.slot, decisions.numbers) as joins:
@@ -218,7 +223,8 @@ def _evaluate(
             found = list(decisions.decided(step, run, joins, parts, listed, mark=step - 1, keys=keys, anew=anew))
             anew = False
             after = tuple(piece for each in found for piece in each.pieces)
-            _add(decided, [status for each in found for status in each.crossed])
+            for key, steps, _ in (status for each in found for status in each.crossed):
+                decided[key].append(steps[-1])
             if step <= base.mark:
                 listed = after
             else:
@@ -233,15 +239,6 @@ def _evaluate(
             " begin a new log generation with `kanon operate new-generation`"
         )
     return Again(listed, progress, name or parts.put_list(Listed(base.mark, listed), run))
-
-
-def _own(stack: RunningStack, place: Place) -> tuple[Piece, ...]:
-    return pieces_of(stack, place, stack.control.row(place))
-
-
-def _add(decided: dict[bytes, list[int]], statuses: Sequence[Status]) -> None:
-    for key, steps, _ in statuses:
-        decided.setdefault(key, []).append(steps[-1])
 
 
 def _is_same(decided: Mapping[bytes, list[int]], released: Crossings, base: Base, end: int) -> bool:

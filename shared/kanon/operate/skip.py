@@ -41,15 +41,13 @@ def gaps(stack: RunningStack, now: float) -> list[Gap]:
     rows = places_at_work(stack, now)
     for place, row in rows.items():
         start = place.layout if row.evaluated_through is None else row.evaluated_through + 1
-        known = row.evaluated_through is not None or any(_is_known(rows, each) for each in place.before(layouts))
+        known = row.evaluated_through is not None or any(
+            rows.get(each, SlotRow()).evaluated_through is not None for each in place.before(layouts)
+        )
         end = layouts.last_step(place.layout, first - 1) + 1
         if known and start < min(oldest, end):
             found.append(Gap(place, row, start, end))
     return found
-
-
-def _is_known(rows: dict[Place, SlotRow], place: Place) -> bool:
-    return place in rows and rows[place].evaluated_through is not None
 
 
 def skip(stack: RunningStack, found: Sequence[Gap], now: float) -> None:
