@@ -18,7 +18,6 @@ from kanon.client.asynchronous import AsyncClient
 from kanon.client.background import STEP
 from kanon.clock import AFTER, WEEK, end_of_week, week_of
 from kanon.credentials import arc, p256
-from kanon.credentials.contexts import session, tag_context
 from kanon.gate.models import PRESENTATION
 from kanon.gate.names import client_token, set_key
 from kanon.gate.storage.disk.log import entry_of
@@ -74,18 +73,6 @@ def joins_of_one_account(at: Machine, files: Path, joins: int) -> list[tuple[int
             client.close()
     assert set(relay.paths) == {"/v1/proxy/keys", "/v1/gateway"}
     return found
-
-
-def test_all_presentations_of_one_person_have_one_tag(at: Machine) -> None:
-    own = issuer(at)
-    week, step = week_of(at.now), int(at.now // PERIOD)
-    secrets = arc.Secrets.random()
-    held = [credential(at, secrets=secrets) for _ in range(3)]
-    tagged = tag_context(own.deployment, TYPE, SET)
-    bound = session(own.deployment, own.key(week).public.encode(), week, "POST", TYPE, SET, step)
-    verifier = own.verifier(week)
-    tags = {verifier.verify(tagged, bound, arc.present(held[n % 3], tagged, bound)) for n in range(60)}
-    assert len(tags) == 1
 
 
 def test_accounts_count_as_many_as_they_are(at: Machine, tmp_path: Path) -> None:

@@ -60,9 +60,9 @@ def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kanon.client.background.waiting.wait", lambda *_: 0.001)
 
 
-def client_of(service: Service, *, authenticated: bool = False) -> Client:
+def client_of(service: Service, *, authenticated: bool = False, hides: bool = False) -> Client:
     client = Client(service)
-    client.authenticated = authenticated
+    client.authenticated, client.hides = authenticated, hides
     return client
 
 
@@ -289,8 +289,7 @@ def test_auth_objects_hide_their_secret() -> None:
 def test_through_a_relay_each_join_is_sent_by_itself_at_its_own_time(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = client_of(service, authenticated=True)
-    client.hides = True
+    client = client_of(service, authenticated=True, hides=True)
     client._sleep = lambda seconds: pytest.fail(f"it waited {seconds} s more")
     moments = iter([0.0, 0.9, 0.0, 0.5])
     monkeypatch.setattr("kanon.client.background.waiting.chance", lambda: next(moments))
@@ -307,12 +306,10 @@ def test_through_a_relay_each_join_is_sent_by_itself_at_its_own_time(
 
 def test_a_join_that_could_not_be_sent_gets_another_time(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     """After an outage all that wait would be sent at once."""
-    client = client_of(service)
-    client.hides = True
     moments = chain([0.0, 0.0, 0.9], repeat(0.0))  # when two joins are sent, and the first one again
     monkeypatch.setattr("kanon.client.background.waiting.chance", lambda: next(moments))
     told: list[tuple[str, int]] = []
-    background = Background(client, dropped=lambda *what: told.append(what))
+    background = Background(client_of(service, hides=True), dropped=lambda *what: told.append(what))
     service.gate.clear()
     service.failures = 1
     for value in ("fails", "is sent"):
@@ -350,10 +347,8 @@ def test_the_thread_does_not_send_what_missed_its_time(service: Service, monkeyp
 
 
 def test_a_hidden_client_joins_one_by_one_also_at_once(service: Service) -> None:
-    client = client_of(service, authenticated=True)
-    client.hides = True
     service.gate.clear()
-    background = Background(client, spread=0)
+    background = Background(client_of(service, authenticated=True, hides=True), spread=0)
     for number in range(3):
         background.join("terms", f"v{number}", "c")
     service.gate.set()
@@ -370,10 +365,8 @@ def test_one_join_without_a_client_is_refused_and_takes_no_other_one_along(servi
 
 
 def test_a_hidden_client_asks_about_one_value_a_query(service: Service) -> None:
-    client = client_of(service)
-    client.hides = True
     service.gate.clear()
-    background = Background(client)
+    background = Background(client_of(service, hides=True))
     for value in ("one", "two", "three"):
         background.ask("terms", value)
     service.gate.set()
