@@ -10,7 +10,7 @@ from kanon.credentials import arc
 from kanon.credentials.p256 import ORDER
 from kanon.local import Stack
 from tests.integration.credentials.people import served
-from tests.integration.gateway.test_client import Relay
+from tests.integration.gateway.relayed import Relay
 from tests.integration.serving.conftest import fixed_secrets, not_durable
 from tests.integration.serving.machine import Machine
 
@@ -37,7 +37,7 @@ def at(tmp_path: Path) -> Iterator[Machine]:
 
 @pytest.fixture
 def relay(at: Machine) -> Iterator[Relay]:
-    with closing(Relay(at)) as made:
+    with closing(Relay(at.server.url)) as made:
         yield made
 
 

@@ -32,7 +32,7 @@ from kanon.serving import verifier as verifier_module
 from kanon.serving.access import Auth
 from kanon.serving.verifier import MOST_AT_ONCE, Verifier
 from tests.integration.credentials.people import TYPE, asked, client_of, count, device, issuer, served
-from tests.integration.gateway.test_client import Relay
+from tests.integration.gateway.relayed import Relay
 from tests.integration.serving.machine import Machine, machine
 
 ENROL = "/v1/credentials"

@@ -48,8 +48,7 @@ from tests.integration.credentials.people import (
     served,
     text,
 )
-from tests.integration.gateway.relayed import OBLIVIOUS, inner, sent
-from tests.integration.gateway.test_client import Relay, answer
+from tests.integration.gateway.relayed import OBLIVIOUS, Relay, answer, inner, sent
 from tests.integration.serving.machine import PERIOD, Machine
 
 ENROL = "/v1/credentials"

@@ -35,8 +35,7 @@ from tests.integration.credentials.people import (
     presented,
     text,
 )
-from tests.integration.gateway.relayed import inner, sent
-from tests.integration.gateway.test_client import Relay
+from tests.integration.gateway.relayed import Relay, inner, sent
 from tests.integration.serving.machine import PERIOD, Machine
 from tests.integration.serving.own_joins import sizes
 from tests.paths import ROOT
@@ -57,7 +56,7 @@ def test_many_joins_of_one_account_from_three_devices_count_one_through_a_relay(
 def joins_of_one_account(at: Machine, files: Path, joins: int) -> list[tuple[int, list[int]]]:
     """Of each of some steps the joins in the log, and once it is evaluated the members of each set."""
     me, code, found = account(at, "me"), recovery_code(), []
-    with closing(Relay(at)) as relay:
+    with closing(Relay(at.server.url)) as relay:
         devices = [device(at, files / str(number)) for number in range(3)]
         for each in devices:
             each.enrol(at.server.url, auth=me, relay=relay.url, recovery=code)

@@ -1,7 +1,6 @@
 """The Python clients through a relay: what the relay and the service see, and when a client stops."""
 
 import asyncio
-import base64
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import product
@@ -13,7 +12,6 @@ from kanon.client import (
     Background,
     Bearer,
     Client,
-    Connection,
     Join,
     KeyChangedError,
     KeysDifferError,
@@ -31,7 +29,7 @@ from kanon.clock import WEEK
 from kanon.gateway.epochs import Epochs
 from kanon.keys import Secret
 from kanon.reports.clients.windows import Windows
-from kanon.serving.http import Server
+from tests.integration.gateway.relayed import Relay, answer
 from tests.integration.serving.machine import PERIOD, Machine
 from tests.paths import ROOT
 
@@ -39,40 +37,9 @@ SET = SetId("aGVsbG8")
 MOST_WORDS = 600
 
 
-class Relay:
-    """A relay that forwards bodies and keeps what it saw. ``answers`` come instead of those of the service."""
-
-    def __init__(self, to: Machine) -> None:
-        self.seen: list[tuple[str, str, bytes]] = []
-        self.answers: list[dict[str, Any] | None] = []
-        self._to = Connection(to.server.url)
-        self.server = Server(self.forward, "127.0.0.1", 0, lambda found: pytest.fail(str(found)))
-        self.url = self.server.url
-
-    def forward(self, event: dict[str, Any]) -> dict[str, Any]:
-        method, path, text = event["requestContext"]["http"]["method"], event["rawPath"], event.get("body", "")
-        body = base64.b64decode(text) if event["isBase64Encoded"] else text.encode()
-        self.seen.append((method, path, body))
-        instead = self.answers.pop(0) if self.answers else None
-        if instead is not None:
-            return instead
-        answer = self._to(method, path, body, {"Content-Type": event["headers"]["content-type"]})
-        content = base64.b64encode(answer.body).decode()
-        headers = {name: value for name, value in answer.headers if name in ("Content-Type", "Cache-Control")}
-        return {"statusCode": answer.status, "headers": headers, "body": content, "isBase64Encoded": True}
-
-    @property
-    def paths(self) -> list[str]:
-        return [path for _, path, _ in self.seen]
-
-    def close(self) -> None:
-        self.server.close()
-        self._to.close()
-
-
 @pytest.fixture
 def relay(served: Machine) -> Iterator[Relay]:
-    with closing(Relay(served)) as made:
+    with closing(Relay(served.server.url)) as made:
         yield made
 
 
@@ -90,11 +57,6 @@ def client_of(served: Machine, relay: Relay, **how: Any) -> Iterator[Client]:
 
 def _joins(served: Machine) -> int:
     return served.directory.log.count(int(served.now // PERIOD))
-
-
-def answer(status: int, body: bytes = b"{}", media_type: str = "application/json") -> dict[str, Any]:
-    content = base64.b64encode(body).decode()
-    return {"statusCode": status, "headers": {"Content-Type": media_type}, "body": content, "isBase64Encoded": True}
 
 
 def test_every_call_goes_through_the_relay(served: Machine, relay: Relay) -> None:

@@ -1,6 +1,5 @@
 """Relays of the service on AWS: `gateway` decrypts, and `join` and `query` answer. Clients call over HTTP."""
 
-import base64
 import hmac
 import json
 import urllib.request
@@ -12,7 +11,7 @@ from unittest import mock
 import pytest
 from botocore.exceptions import ClientError, EndpointConnectionError
 
-from kanon.client import Client, Connection, RefusedError, SetId
+from kanon.client import Client, RefusedError, SetId
 from kanon.gateway.binary_http import BinaryResponse, read_response
 from kanon.gateway.oblivious import GATEWAY_PATH, KEYS_PATH, REQUEST_TYPE, read_config, seal_request
 from kanon.http import origin
@@ -20,9 +19,8 @@ from kanon.http.bodies import RequestError
 from kanon.http.origin import HEADER, RELAY_HEADER, relays_of
 from kanon.local import Stack
 from kanon.local.functions import FunctionError
-from kanon.serving.http import Server
 from tests.integration.gate.test_behind_an_edge import WITH_EDGE
-from tests.integration.gateway.relayed import JOIN, inner
+from tests.integration.gateway.relayed import JOIN, Relay, inner
 from tests.monitor.monitor import Monitor
 
 PERIOD = 3600
@@ -68,19 +66,8 @@ def rows(stack: Stack) -> int:
 @contextmanager
 def relay(stack: Stack, url: str) -> Iterator[str]:
     """The address of a relay that forwards bodies and adds the secret."""
-    to = Connection(url)
-
-    def forward(event: dict[str, Any]) -> dict[str, Any]:
-        text = event.get("body", "")
-        body = base64.b64decode(text) if event["isBase64Encoded"] else text.encode()
-        headers = {"Content-Type": event["headers"].get("content-type", ""), **secret_of(stack)}
-        answer = to(event["requestContext"]["http"]["method"], event["rawPath"], body, headers)
-        kept = {name: value for name, value in answer.headers if name in ("Content-Type", "Cache-Control")}
-        content = base64.b64encode(answer.body).decode()
-        return {"statusCode": answer.status, "headers": kept, "body": content, "isBase64Encoded": True}
-
-    with closing(to), closing(Server(forward, "127.0.0.1", 0, lambda found: pytest.fail(str(found)))) as server:
-        yield server.url
+    with closing(Relay(url, secret_of(stack))) as made:
+        yield made.url
 
 
 @contextmanager
