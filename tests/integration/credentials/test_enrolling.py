@@ -182,8 +182,7 @@ def test_a_lost_device_without_a_code_waits(at: Machine, tmp_path: Path) -> None
     one.file.unlink()
     with pytest.raises(EnrolmentError, match="another device"):
         one.enrol(at.server.url, auth=me)
-    status, _ = _enrol(at, me, arc.Secrets.random())
-    assert status == 409
+    assert _enrol(at, me, arc.Secrets.random())[0] == 409
     at.now = end_of_week(week_of(at.now)) + AFTER + WINDOW + LATE
     assert _enrol(at, me, arc.Secrets.random())[0] == 200
 
@@ -433,8 +432,7 @@ def _credential_of(file: Path, at: Machine) -> arc.Credential:
 
 def _put_back(path: Path) -> None:
     shutil.copyfile(path / ACCOUNTS, path / "older")
-    for each in path.glob(f"{ACCOUNTS}*"):
-        each.unlink()
+    _remove(path)
     (path / "older").replace(path / ACCOUNTS)
 
 

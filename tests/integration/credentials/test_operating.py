@@ -1,6 +1,7 @@
 """``kanon operate issuer-key`` and ``new-accounts``: what they print, ask and change."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import boto3
@@ -52,12 +53,9 @@ def test_the_template_takes_the_key_that_is_printed_again_until_another_one_is_a
 def test_new_accounts_says_when_accounts_can_enrol_and_asks(new_stack: Callable[..., Stack]) -> None:
     stack = new_stack(ON, engine=ENGINES["ministack"])
     assert enrol(stack, "me", arc.Secrets.random()) == 200
-    server = stack.serve()
-    command = ["operate", "new-accounts", "--url", server.url]
-    try:
+    with closing(stack.serve()) as server:
+        command = ["operate", "new-accounts", "--url", server.url]
         refused, done = (CliRunner().invoke(app, command, input=answer) for answer in ("n\n", "y\n"))
-    finally:
-        server.close()
     assert refused.exit_code == 1
     assert "Nobody will be able to enrol before" in refused.output
     assert (done.exit_code, "Accounts can enrol from" in done.output) == (0, True)

@@ -4,6 +4,7 @@ import doctest
 import importlib
 import pkgutil
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -59,12 +60,8 @@ def test_answers_are_kept_as_the_vectors_say(vector: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_in_docstrings_are_true(name: str, stack: Stack) -> None:
-    server = stack.serve()
-    try:
-        module = importlib.import_module(name)
-        failed, _ = doctest.testmod(module, extraglobs={"service": server.url})
-    finally:
-        server.close()
+    with closing(stack.serve()) as server:
+        failed, _ = doctest.testmod(importlib.import_module(name), extraglobs={"service": server.url})
     assert failed == 0
 
 
