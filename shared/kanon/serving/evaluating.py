@@ -2,7 +2,7 @@
 
 import threading
 import time
-from typing import Protocol
+from collections.abc import Callable
 
 from aws_lambda_powertools import Logger
 
@@ -17,26 +17,31 @@ MOST_SECONDS_ASLEEP = 60.0
 LEAST_MARGIN = 1
 
 
-class Stop(Protocol):
-    """A ``threading.Event``."""
+def start(name: str, turn: Callable[[float], float], stop: threading.Event) -> threading.Thread:
+    """Take turns in a thread until ``stop`` is set. A turn gets the time, and returns the seconds to wait."""
 
-    def wait(self, timeout: float) -> bool:
-        """Whether to stop, at the latest after ``timeout`` seconds."""
+    def run() -> None:
+        while not stop.wait(turn(clock.now())):
+            pass
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def told(error: Exception) -> dict[str, str]:
+    """What the log says of an error: not its text, which may hold a value, unless it is one of ours."""
+    return {"reason": str(error)} if isinstance(error, KanonError) else kind_and_place(error)
 
 
 class Evaluating:
-    """The evaluation of a directory in a thread of its own."""
+    """The evaluation of a directory."""
 
     def __init__(self, directory: Directory, measures: Measures, logger: Logger) -> None:
         self._directory, self._measures, self._logger = directory, measures, logger
         self._error = ""
         settings = directory.settings
         self._margin = max(LEAST_MARGIN, settings.publish_delay - settings.grace)
-
-    def run(self, stop: Stop) -> None:
-        """Evaluate until told to stop."""
-        while not stop.wait(self.turn(clock.now())):
-            pass
 
     def turn(self, now: float) -> float:
         """Evaluate what is closed at ``now``. Returns the seconds until the next turn."""
@@ -45,11 +50,10 @@ class Evaluating:
             done = self._directory.evaluate(now)
             lag = self._directory.lag(now)
             wait = self._directory.next_wake(now) - clock.now()
-        except KanonError as error:
-            self._failed("evaluation stopped", reason=str(error))
-            return SECONDS_TO_RETRY
-        except Exception as error:  # noqa: BLE001, its text may hold anything
-            self._failed("unexpected error", **kind_and_place(error))
+        except Exception as error:  # noqa: BLE001, the next turn tries again
+            self._measures.stopped.inc()
+            self._error = "evaluation stopped" if isinstance(error, KanonError) else "unexpected error"
+            self._logger.error(self._error, extra=told(error))
             return SECONDS_TO_RETRY
         self._error = ""
         if done.steps:
@@ -59,11 +63,6 @@ class Evaluating:
             fields = {"steps": done.steps, "steps_behind": lag, "late": done.late, "seconds": round(seconds, 3)}
             self._logger.info("evaluated", extra=fields)
         return min(max(0.0, wait), MOST_SECONDS_ASLEEP)
-
-    def _failed(self, message: str, **fields: str) -> None:
-        self._measures.stopped.inc()
-        self._error = message
-        self._logger.error(message, extra=fields)
 
     def problem(self, now: float) -> str:
         """What is wrong with the answers at ``now``, in words; empty if nothing is.
@@ -77,10 +76,3 @@ class Evaluating:
         if early := ahead(directory.evaluated_through, directory.segments.schedule, now):
             return f"{early}: {AFTER_A_CLOCK_AHEAD}"
         return f"evaluation is {late} step{'s' * (late > 1)} late" if late else ""
-
-
-def start(evaluating: Evaluating, stop: threading.Event) -> threading.Thread:
-    """Evaluate in a thread until ``stop`` is set."""
-    thread = threading.Thread(target=evaluating.run, args=(stop,), name="evaluate", daemon=True)
-    thread.start()
-    return thread

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from kanon import clock
 from kanon.disk import forget_unfinished, put_file
-from kanon.errors import ConfigurationError, KanonError, ThrottledError, kind_and_place, reason
+from kanon.errors import ConfigurationError, ThrottledError, reason
 from kanon.http.edge import resolver
 from kanon.keys import Secret
 from kanon.noise.words import NoiseKey
@@ -33,6 +33,7 @@ from kanon.reports.storage.disk import NAME, FileBudgets, FolderObjects, KeyFile
 from kanon.reports.storage.key_ring import KnownKeys
 from kanon.reports.storage.objects import UnwritableError
 from kanon.serving.directory import REPORTS, Directory
+from kanon.serving.evaluating import told
 from kanon.serving.measures import Measures, ReportMeasures
 from kanon.serving.released_keys import PublishedLists
 from kanon.serving.routes import Kind, Routes
@@ -254,8 +255,7 @@ class ReportWork:
     def _failed(self, error: Exception) -> None:
         self._measures.failed.inc()
         self._error = "reports have stopped: the log of the service says why"
-        told = {"reason": str(error)} if isinstance(error, KanonError) else kind_and_place(error)
-        self._logger.error("a stage of reports failed and will be retried", extra=told)
+        self._logger.error("a stage of reports failed and will be retried", extra=told(error))
 
     def _ended(self, code: str) -> None:
         self._measures.count(COUNTED.get(code, "JobsRefused"))

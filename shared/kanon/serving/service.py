@@ -24,7 +24,6 @@ from kanon.serving.directory import Directory
 from kanon.serving.evaluating import Evaluating, start
 from kanon.serving.http import Server
 from kanon.serving.listing import Listing
-from kanon.serving.listing import start as start_listing
 from kanon.serving.measures import Measures
 from kanon.serving.routes import Kind, Routes
 
@@ -172,9 +171,9 @@ class Running:
         self._server = Server(service.answer, host, port, lambda found: logger.error("unexpected error", **found), cors)
         self.url = self._server.url
         self._stop = threading.Event()
-        self._threads = [start(service.evaluating, self._stop)]
+        self._threads = [start("evaluate", service.evaluating.turn, self._stop)]
         if service.listing is not None:
-            self._threads.append(start_listing(service.listing, self._stop))
+            self._threads.append(start("list", service.listing.turn, self._stop))
         if self._reports is not None:
             self._threads.append(self._reports.start())
         logger.info("started", url=self.url, period=directory.settings.period, types=sorted(directory.types))

@@ -254,18 +254,18 @@ def test_the_next_turn_is_when_the_next_step_closes_and_soon_enough_if_the_clock
 
 
 def test_evaluation_goes_on_until_it_is_stopped(served: Machine) -> None:
-    class Moving:
+    class Moving(threading.Event):
         """Waits by moving the clock; stops after three turns."""
 
         turns = 0
 
-        def wait(self, timeout: float) -> bool:
-            served.now += timeout
+        def wait(self, timeout: float | None = None) -> bool:
+            served.now += timeout or 0
             self.turns += 1
             return self.turns == 3
 
     moving = Moving()
-    served.service.evaluating.run(moving)
+    evaluating.start("evaluate", served.service.evaluating.turn, moving).join(20)
     assert moving.turns == 3
     assert served.now > START + PERIOD
 
