@@ -6,6 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,9 @@ from kanon.reports.storage.key_ring import KnownKeys
 from kanon.reports.storage.objects import UnwritableError
 from kanon.serving.directory import REPORTS, Directory
 from kanon.serving.evaluating import told
+from kanon.serving.lists import ListsFile
 from kanon.serving.measures import Measures, ReportMeasures
-from kanon.serving.released_keys import PublishedLists
+from kanon.serving.released_keys import published_lists
 from kanon.serving.routes import Kind, Routes
 
 OWNER = "reports"
@@ -86,7 +88,8 @@ class Reporting:
         self.cap = Amount.of(settings.epsilon_cap, settings.delta_cap)
         self._keys = KeyFiles(path / "secrets")
         self._noise_key, self._deployment = key, directory.settings.deployment
-        self._lists = PublishedLists(directory, self._folders[WORK])
+        self._types, self._lists = directory.types, ListsFile(path)
+        directory.closes(self._lists)
 
     def bucket(self, name: str) -> FolderObjects:
         """The folder that a job names.
@@ -127,7 +130,8 @@ class Reporting:
     def job_routes(self, wake: Callable[[str], None]) -> JobRoutes:
         """The routes of jobs."""
         budgets = FileBudgets(self.file, self.cap)
-        return JobRoutes(self.settings, lambda: self.file, lambda: budgets, self.bucket, wake, self._lists.lists)
+        lists = partial(published_lists, self._types, self._lists, self._folders[WORK])
+        return JobRoutes(self.settings, lambda: self.file, lambda: budgets, self.bucket, wake, lists)
 
     def work(self, measures: Measures, logger: Logger) -> "ReportWork":
         """What a service does with them."""
@@ -140,9 +144,8 @@ class Reporting:
             raise ThrottledError("the report is not stored: send it again") from error
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the file."""
         self.file.close()
-        self._lists.close()
 
 
 def open_reporting(directory: Directory, asked: Asked) -> Reporting | None:

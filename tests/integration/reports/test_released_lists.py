@@ -24,7 +24,7 @@ from kanon.reports.service.requests import Lists
 from kanon.reports.service.stages import Stages
 from kanon.reports.storage.report_jobs import StageMessage, State
 from kanon.serving.lists import Lister
-from kanon.serving.released_keys import PublishedLists
+from kanon.serving.released_keys import published_lists
 from tests.e2e.gate.test_listing import TYPES as OF_THE_STACK
 from tests.e2e.gate.test_listing import join
 from tests.integration.gate.edge import event
@@ -334,9 +334,10 @@ def test_one_log_gives_the_same_plan_and_the_same_bytes_on_aws_and_on_one_machin
     on_aws = fresh(engine, published)
     pinned = Lists(join_bounds(types), published.table.newest).pinned("job", "terms")
     on_one_machine = fresh(engine, None)
-    kept = PublishedLists(directory.directory, on_one_machine.bucket(WORK)).lists().pinned("job", "terms")
+    lists = Lister(directory.directory).file
+    kept = published_lists(directory.directory.types, lists, on_one_machine.bucket(WORK)).pinned("job", "terms")
     assert (pinned.count, kept.count, pinned.name, bool(kept.name)) == (len(SHARED), len(SHARED), "", True)
-    assert Lister(directory.directory).file.newest("terms").values == len(SHARED)  # type: ignore[union-attr]
+    assert lists.newest("terms").values == len(SHARED)  # type: ignore[union-attr]
     reports = BytesIO()
     write_reports(reports, [made.report([(bucket_of(VALUES[n % 9]), 5_000)], n) for n in range(30)])
     there, here = (at.finished(of, reports.getvalue()) for at, of in ((on_aws, pinned), (on_one_machine, kept)))
