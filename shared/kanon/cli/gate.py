@@ -1,7 +1,7 @@
 """``kanon gate``: counts the new rows of a log, and says which sets turned true or false."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -116,7 +116,7 @@ def _opened(data: Path, given: "Given", before: "Written | None", now: float) ->
     from kanon.serving.arrivals import Arrivals
     from kanon.serving.directory import new_generation, open_directory
 
-    with open_directory(data, given, now) as directory, Arrivals.of(data) as arrivals:
+    with open_directory(data, given, now) as directory, closing(Arrivals(data)) as arrivals:
         if before is not None and before.deployment != directory.settings.deployment:
             raise CommandError(f"--out has answers of another deployment than {data}: choose another name")
         if before is not None and before.step > step_at(now, directory.settings.period):

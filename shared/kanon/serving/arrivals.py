@@ -10,15 +10,15 @@ It is a SQLite file of its own, because only ``kanon gate`` and ``kanon operate 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from kanon.disk import connect, transaction
+from kanon.disk import Database, transaction
 from kanon.gate.names import client_token, set_key
 from kanon.gate.storage.disk.log import entry_of
 from kanon.gate.types import Type
@@ -34,7 +34,9 @@ ROW_BYTES = 16
 ENTRIES_A_MOVE = 50_000
 CACHE_KIB = 1 << 16
 """Hashes come in no order, so each may change another page of the file."""
-SCHEMA = """
+SCHEMA = f"""
+PRAGMA secure_delete = ON;
+PRAGMA cache_size = -{CACHE_KIB};
 CREATE TABLE IF NOT EXISTS seen (row BLOB PRIMARY KEY, through INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS waiting (step INTEGER, entry BLOB, PRIMARY KEY (step, entry)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS texts (
@@ -122,22 +124,11 @@ def _texts(column: "Texts", rows: "np.ndarray[tuple[int], np.dtype[np.int64]]") 
     return map(column.texts.__getitem__, column.numbers[rows].tolist())
 
 
-class Arrivals:
+class Arrivals(Database):
     """The record of a directory."""
 
     def __init__(self, directory: Path) -> None:
-        self.database = connect(directory / NAME)
-        self.database.execute("PRAGMA secure_delete = ON")
-        self.database.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-        self.database.executescript(SCHEMA)
-
-    @classmethod
-    @contextmanager
-    def of(cls, directory: Path) -> Iterator[Self]:
-        """The record, open in this context."""
-        made = cls(directory)
-        with closing(made.database):
-            yield made
+        super().__init__(directory / NAME, SCHEMA)
 
     def take(self, batches: "Iterable[JoinBatch]", reader: Reader, arrival: int) -> None:
         """Count the new rows of a log in the step ``arrival``."""
@@ -156,12 +147,13 @@ class Arrivals:
         store: Callable[[int, Iterable[bytes]], None],
     ) -> None:
         """Record the new rows of a log with what ``store`` does with each; none of them, if one cannot be read."""
-        with transaction(self.database):
+        database = self.database
+        with transaction(database):
             for batch in batches:
                 keys: dict[tuple[str, bytes], bytes] = {}
                 for step, set_, client, row in reader.usable(batch):
                     through = step + reader.names.window - 1
-                    if not self.database.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", (row, through)).rowcount:
+                    if not database.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", (row, through)).rowcount:
                         reader.counted.known += 1
                         continue
                     reader.counted.new += 1
@@ -234,5 +226,5 @@ class Arrivals:
 def finish(directory: Path, log: "DiskLog") -> None:
     """Move joins that a process counted, and did not bring to the log before it stopped."""
     if (directory / NAME).exists():
-        with Arrivals.of(directory) as arrivals:
+        with closing(Arrivals(directory)) as arrivals:
             arrivals.finish(log)

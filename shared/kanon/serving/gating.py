@@ -6,6 +6,7 @@ step count in the next step, and its statuses are those of the first run.
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -77,7 +78,7 @@ def run(directory: Directory, batches: "Iterable[JoinBatch]", now: float, throug
     period = directory.settings.period
     step = step_at(now, period)
     arrival = max(step, directory.evaluated_through + 1, through + 1)
-    with Arrivals.of(directory.path) as arrivals:
+    with closing(Arrivals(directory.path)) as arrivals:
         reader = Reader(directory.names, step, period)
         arrivals.take(batches, reader, arrival)
         arrivals.finish(directory.log)

@@ -49,7 +49,7 @@ def import_log(directory: Directory, batches: "Iterable[JoinBatch]", now: float)
     control, log = directory.control, directory.log
     step = step_at(now, directory.settings.period)
     first = directory.segments.begin_at
-    with Arrivals.of(directory.path) as arrivals:
+    with closing(Arrivals(directory.path)) as arrivals:
         if control.evaluated_through() is not None or control.manifest() is not None:
             raise ConfigurationError(f"{directory.path} has states already: import into a new directory")
         if control.text(IMPORTING) is None and not (arrivals.empty and not log.steps()):

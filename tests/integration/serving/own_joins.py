@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -127,6 +128,6 @@ def unreferenced(directory: Directory) -> set[str]:
     joins = {str(step) for step in directory.log.steps() if step <= oldest}
     expected = {"control.db", "arrivals.db", "lock", "log", "parts", "secrets", "seen"}
     others = {path.name.removesuffix("-wal").removesuffix("-shm") for path in directory.path.iterdir()} - expected
-    with Arrivals.of(directory.path) as arrivals:
+    with closing(Arrivals(directory.path)) as arrivals:
         waiting = {f"waiting {step}" for (step,) in arrivals.database.execute("SELECT step FROM waiting")}
     return parts | joins | others | waiting

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from kanon.gate import deciding
 from kanon.joinlog import LogError
 from kanon.joinlog.numbered import JoinBatch
 from kanon.serving import arrivals
+from kanon.serving.arrivals import Arrivals
 from kanon.serving.directory import Directory, new_generation
 from kanon.serving.gating import Ran, Value, run
 from kanon.serving.output import append, changed, description_of, written
@@ -108,7 +110,7 @@ def test_a_second_run_in_a_step_leaves_its_statuses_and_its_rows_count_in_the_ne
 
 def test_rows_that_were_counted_before_a_process_stopped_are_in_the_log_whoever_opens_it(tmp_path: Path) -> None:
     opened(tmp_path / "d", FIRST * PERIOD, GRID).close()
-    with arrivals.Arrivals.of(tmp_path / "d") as record:
+    with closing(Arrivals(tmp_path / "d")) as record:
         record.wait(FIRST, [bytes([n]) * 37 for n in range(5)])
     with opened(tmp_path / "d", FIRST * PERIOD, GRID) as directory:
         assert directory.log.count(FIRST) == 5
@@ -142,7 +144,7 @@ def test_a_set_that_turns_false_is_named_when_no_row_names_it_any_more(tmp_path:
 def test_nothing_is_kept_of_rows_that_have_left_the_window(tmp_path: Path) -> None:
     gated(tmp_path / "d", crowd(FIRST, number=3), FIRST)
     gated(tmp_path / "d", [], FIRST + 30)
-    with arrivals.Arrivals.of(tmp_path / "d") as record:
+    with closing(Arrivals(tmp_path / "d")) as record:
         assert record.empty
         assert record.database.execute("SELECT COUNT(*) FROM texts").fetchone() == (0,)
 
@@ -183,7 +185,7 @@ def test_an_output_knows_a_step_that_an_older_copy_of_the_directory_does_not_kno
     gated(tmp_path / "d", [], FIRST, table)
     known = written(table)
     assert known is not None
-    with opened(tmp_path / "d", FIRST * PERIOD, GRID) as directory, arrivals.Arrivals.of(tmp_path / "d") as record:
+    with opened(tmp_path / "d", FIRST * PERIOD, GRID) as directory, closing(Arrivals(directory.path)) as record:
         assert record.released(known.step) == known.digest
         assert record.released(known.step + 1) is None
         tapes = directory.segments._tapes_of("grid", FIRST + 1)

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,7 @@ def test_it_is_refused_where_something_was_evaluated_or_counted(tmp_path: Path) 
             with pytest.raises(ConfigurationError, match="has states already: import into a new directory"):
                 import_log(directory, batches(rows), now)
     with opened(tmp_path / "counted", now, to_import=True) as directory:
-        with Arrivals.of(directory.path) as arrivals:
+        with closing(Arrivals(directory.path)) as arrivals:
             arrivals.database.execute("INSERT INTO seen VALUES (x'00', 1)")
         with pytest.raises(ConfigurationError, match="has counted joins already"):
             import_log(directory, batches(rows), now)
