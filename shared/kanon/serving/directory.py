@@ -338,25 +338,21 @@ def new_generation(path: Path, *, new_key: bool = False) -> int:
     Raises:
         ConfigurationError: another process has it open, or there is no deployment.
     """
-    lock = locked(path)
-    try:
-        with closing(ControlFile(path, accept_older=True)) as control:
-            settings = _settings(control, Given())
-            mark = control.evaluated_through()
-            first = int(control.text(FIRST_STEP) or 0) if mark is None else mark + 1
-            earlier = [entry for entry in settings.log_generations if entry.from_step < first]
-            entries = (*earlier, LogGenerationEntry(log=str(uuid.uuid4()), from_step=first))
-            _end_reports(path)
-            changed: dict[str, Any] = {"log_generations": entries}
-            with transaction(control.database):  # an older file stays refused until all of it is done
-                _end_credentials(control, path, settings)
-                if new_key:
-                    changed["noise_keys"] = _draw_noise_key(control, path / "secrets" / NOISE_KEYS, settings, first)
-                _remember(control, path, settings.model_copy(update=changed))
-                control.count_on()
-            return first
-    finally:
-        os.close(lock)
+    with locked(path), closing(ControlFile(path, accept_older=True)) as control:
+        settings = stored_settings(control)
+        mark = control.evaluated_through()
+        first = int(control.text(FIRST_STEP) or 0) if mark is None else mark + 1
+        earlier = [entry for entry in settings.log_generations if entry.from_step < first]
+        entries = (*earlier, LogGenerationEntry(log=str(uuid.uuid4()), from_step=first))
+        _end_reports(path)
+        changed: dict[str, Any] = {"log_generations": entries}
+        with transaction(control.database):  # an older file stays refused until all of it is done
+            _end_credentials(control, path, settings)
+            if new_key:
+                changed["noise_keys"] = _draw_noise_key(control, path / "secrets" / NOISE_KEYS, settings, first)
+            _remember(control, path, settings.model_copy(update=changed))
+            control.count_on()
+        return first
 
 
 def _draw_noise_key(
@@ -438,23 +434,19 @@ def retire(path: Path, name: str) -> None:
     Raises:
         ConfigurationError: another process has it open; there is no such type, or no other one.
     """
-    lock = locked(path)
-    try:
-        with closing(ControlFile(path)) as control:
-            settings = _settings(control, Given())
-            types = json.loads(settings.types)
-            if types.pop(name, None) is None:
-                near = get_close_matches(name, types, 1)
-                hint = f": did you mean {near[0]!r}?" if near else f": it has {', '.join(types)}"
-                raise ConfigurationError(f"{path} has no type {name!r}{hint}")
-            if not types:
-                raise ConfigurationError(f"{name!r} is the only type: add another one first with --types")
-            control.record(OWNER, {f"{RETIRED}{name}": "for good"})
-            _forget_lists(path, name)
-            control.forget_manifests(manifest.step for manifest in control.manifests()[:-1])
-            _remember(control, path, settings.model_copy(update={"types": json.dumps(types)}))
-    finally:
-        os.close(lock)
+    with locked(path), closing(ControlFile(path)) as control:
+        settings = stored_settings(control)
+        types = json.loads(settings.types)
+        if types.pop(name, None) is None:
+            near = get_close_matches(name, types, 1)
+            hint = f": did you mean {near[0]!r}?" if near else f": it has {', '.join(types)}"
+            raise ConfigurationError(f"{path} has no type {name!r}{hint}")
+        if not types:
+            raise ConfigurationError(f"{name!r} is the only type: add another one first with --types")
+        control.record(OWNER, {f"{RETIRED}{name}": "for good"})
+        _forget_lists(path, name)
+        control.forget_manifests(manifest.step for manifest in control.manifests()[:-1])
+        _remember(control, path, settings.model_copy(update={"types": json.dumps(types)}))
 
 
 def _forget_lists(path: Path, type_name: str) -> None:
@@ -471,7 +463,20 @@ def _forget_lists(path: Path, type_name: str) -> None:
 
 def pepper_of(path: Path) -> Secret:
     """The set pepper of a directory."""
-    return Secret.derived(PEPPER, (path / "secrets" / PEPPER).read_text().strip())
+    return secret_of(path / "secrets" / PEPPER, made=False)
+
+
+def secret_of(file: Path, *, made: bool) -> Secret:
+    """A secret with the name of its file; ``made``: it is made if it is missing.
+
+    Raises:
+        ConfigurationError: it is missing.
+    """
+    if not file.exists():
+        if not made:
+            raise ConfigurationError(f"{file} is missing: put it back from a backup")
+        write_secret(file, at_random(file.name))
+    return Secret.derived(file.name, file.read_text().strip())
 
 
 def existing(path: Path) -> Path:
@@ -485,13 +490,18 @@ def existing(path: Path) -> Path:
     return path
 
 
-def locked(path: Path) -> int:
-    """The lock of a directory that holds a deployment.
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes from opening a directory that holds a deployment.
 
     Raises:
         ConfigurationError: it holds none, or another process has it open.
     """
-    return _locked(existing(path))
+    lock = _locked(existing(path))
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
 def _locked(path: Path) -> int:
@@ -571,8 +581,7 @@ def _secrets(
                 raise ConfigurationError(f"{folder / name} is missing: put it back from a backup")
             text = draw(name)
             write_secret(folder / name, json.dumps({FIRST_KEY: text}) if name == NOISE_KEYS else text)
-    pepper = pepper_of(folder.parent)
-    client_key = Secret.derived(CLIENT_KEY, (folder / CLIENT_KEY).read_text().strip())
+    pepper, client_key = (secret_of(folder / name, made=False) for name in (PEPPER, CLIENT_KEY))
     texts = _noise_texts(folder / NOISE_KEYS)
     missing = [entry.id for entry in settings.noise_keys if entry.id not in texts]
     if missing:

@@ -17,8 +17,7 @@ from kanon.serving.directory import (
     OWNER,
     Directory,
     accounts_place,
-    at_random,
-    write_secret,
+    secret_of,
 )
 
 
@@ -38,13 +37,13 @@ def open_credentials(directory: Directory) -> tuple[Enrolling, Secret]:
             f"{file} is missing or was put back: one person could enrol twice. Run `kanon operate new-generation --data"
             f" {directory.path} --original none`: then nobody can enrol until no earlier join counts"
         )
-    account_key = _secret(folder / ACCOUNT_KEY, made=known is None)  # before the text that says that there is one
+    account_key = secret_of(folder / ACCOUNT_KEY, made=known is None)  # before the text that says that there is one
     control.check(OWNER, {ACCOUNT_KEY: account_key.fingerprint})
     accounts = AccountsFile(file)
     directory.closes(accounts)
     accounts.database  # noqa: B018, it makes the file
     control.put_text(ACCOUNTS, accounts_place(directory.path))
-    issuer = Issuer(_secret(folder / ISSUER_KEY, made=True), directory.settings.deployment)
+    issuer = Issuer(secret_of(folder / ISSUER_KEY, made=True), directory.settings.deployment)
     period = directory.settings.period
     enrolling = Enrolling(issuer, accounts, (max(windows) + 1) * period, lambda: float(control.text(CLOSED_UNTIL) or 0))
     return enrolling, account_key
@@ -85,15 +84,7 @@ def delete_account(path: Path, name: str) -> bool:
     """
     if not (path / ACCOUNTS).exists():
         raise ConfigurationError(f"{path} has no accounts: no type needs a credential, or they were lost")
-    account = account_id(_secret(path / "secrets" / ACCOUNT_KEY, made=False), name)
+    account = account_id(secret_of(path / "secrets" / ACCOUNT_KEY, made=False), name)
     with closing(AccountsFile(path / ACCOUNTS)) as accounts:
         accounts.delete(account)
         return accounts.read(account) is not None
-
-
-def _secret(file: Path, *, made: bool) -> Secret:
-    if not file.exists():
-        if not made:
-            raise ConfigurationError(f"{file} is missing: put it back from a backup")
-        write_secret(file, at_random(file.name))
-    return Secret.derived(file.name, file.read_text().strip())

@@ -1,13 +1,11 @@
 """The gateway for relays of a directory (Oblivious HTTP): its secret, and the requests that it lets through."""
 
 import re
-from pathlib import Path
 
 from kanon.gateway.answering import Gateway
 from kanon.gateway.epochs import Epochs
-from kanon.keys import Secret
 from kanon.serving.access import JOINS
-from kanon.serving.directory import Directory, at_random, write_secret
+from kanon.serving.directory import Directory, secret_of
 
 GATEWAY_KEY = "gateway-key"
 STEPPED = re.compile(rf"POST (?:{JOINS.pattern})|(?:POST|DELETE) /v1/credentials")
@@ -21,11 +19,5 @@ OTHERS = re.compile(
 
 def open_gateway(directory: Directory) -> Gateway:
     """The gateway of an open directory. Its secret is made when it is needed first; a new one harms nobody."""
-    secret = Secret.derived(GATEWAY_KEY, _secret(directory.path / "secrets" / GATEWAY_KEY))
+    secret = secret_of(directory.path / "secrets" / GATEWAY_KEY, made=True)
     return Gateway(Epochs(secret), directory.settings.period, STEPPED, OTHERS)
-
-
-def _secret(file: Path) -> str:
-    if not file.exists():
-        write_secret(file, at_random(GATEWAY_KEY))
-    return file.read_text().strip()

@@ -4,7 +4,6 @@ A record of its set key comes first, so no list that is published later, or agai
 be older than the record: it takes what its original has.
 """
 
-import os
 from collections.abc import Collection
 from contextlib import closing
 from hashlib import sha256
@@ -46,8 +45,7 @@ def take_over(path: Path, original: Path) -> None:
     Raises:
         ConfigurationError: a process has the copy open, or the original is another deployment or none.
     """
-    lock = locked(path)
-    try:
+    with locked(path):
         with closing(ControlFile(path)) as control, closing(ControlFile(existing(original))) as other:
             settings = stored_settings(control)
             if stored_settings(other).deployment != settings.deployment:
@@ -61,8 +59,6 @@ def take_over(path: Path, original: Path) -> None:
             file.unlink()
         for folder in (path / FOLDER).glob("*"):
             _remove_from_history(path, pepper_of(path), folder.name, keys)
-    finally:
-        os.close(lock)
 
 
 def _forget(directory: Directory, type_name: str, value: str, key: bytes) -> None:

@@ -526,7 +526,7 @@ def test_accounts_with_other_names_are_refused_until_an_operator_goes_on(
         assert float(str(directory.control.text(CLOSED_UNTIL))) == now + WINDOW + LATE
 
 
-@pytest.mark.parametrize("call", ["_secret", "AccountsFile", "accounts_place", "Issuer"])
+@pytest.mark.parametrize("call", ["secret_of", "AccountsFile", "accounts_place", "Issuer"])
 def test_a_first_start_that_is_killed_goes_on_with_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
