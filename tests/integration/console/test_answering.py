@@ -14,18 +14,23 @@ HOST = "127.0.0.1:8000"
 CALLER = {"host": HOST, "origin": f"http://{HOST}", TOKEN: "secret", "content-type": "application/json"}
 
 
-def called(command: str, given: Any = None, method: str = "POST", **headers: str | None) -> Reply | None:
-    sent = {name.replace("_", "-"): value for name, value in headers.items()}
-    merged = {name: value for name, value in {**CALLER, **sent}.items() if value is not None}
+def answered(console: Console, method: str, path: str, headers: dict[str, str], body: str = "") -> Reply:
+    """The reply to a request that is for the console."""
+    reply = console.answer(method, path, headers, body)
+    assert reply is not None
+    return reply
+
+
+def called(command: str, given: Any = None, method: str = "POST", **headers: str | None) -> Reply:
+    sent = {name: value for name, value in {**CALLER, **headers}.items() if value is not None}
     body = given if isinstance(given, str) else json.dumps(given)
-    return Console("secret").answer(method, f"/console/run/{command}", merged, body)
+    return answered(Console("secret"), method, f"/console/run/{command}", sent, body)
 
 
 @pytest.mark.parametrize("host", [HOST, "localhost:1", "[::1]:8000", "LOCALHOST"])
 @pytest.mark.parametrize("path", ["/", "/console/page.js", "/console/page.css"])
 def test_the_page_is_served_under_names_of_loopback(host: str, path: str) -> None:
-    shown = Console().answer("GET", path, {"host": host}, "")
-    assert shown is not None
+    shown = answered(Console(), "GET", path, {"host": host})
     assert shown.status == 200
     assert "default-src 'none'" in shown.headers["Content-Security-Policy"]
     assert "unsafe" not in shown.headers["Content-Security-Policy"]
@@ -64,7 +69,6 @@ def test_a_call_of_another_page_is_refused_before_anything_runs(
     monkeypatch.setattr("kanon.console.answering.subprocess.run", lambda *_, **__: 1 // 0)
     for command in ("plan", "clock"):
         reply = called(command, {"k": "50"}, **headers)
-        assert reply is not None
         assert reply.status == status
         assert json.loads(reply.body)["problem"]
     with pytest.raises(ZeroDivisionError):
@@ -75,18 +79,15 @@ def test_the_clock_of_a_rehearsal_is_moved_and_shown(monkeypatch: pytest.MonkeyP
     moved: list[float] = []
     monkeypatch.setattr("kanon.clock.now", lambda: sum(moved))
     console = Console("secret", moved.append)
-    reply = console.answer("POST", "/console/run/clock", CALLER, '{"to": 60.5}')
-    assert reply is not None
+    reply = answered(console, "POST", "/console/run/clock", CALLER, '{"to": 60.5}')
     assert json.loads(reply.body) == {"now": 60.5, "moves": True}
     assert console.answer("GET", "/console/clock", {"host": HOST}, "") == reply
 
 
 def test_the_clock_of_a_service_for_real_use_is_only_shown() -> None:
-    shown = Console("secret").answer("GET", "/console/clock", {"host": HOST}, "")
-    assert shown is not None
+    shown = answered(Console("secret"), "GET", "/console/clock", {"host": HOST})
     assert json.loads(shown.body)["moves"] is False
     reply = called("clock", {"to": 1e12})
-    assert reply is not None
     assert reply.status == 400
     assert "start kanon serve without --data" in json.loads(reply.body)["problem"]
 
@@ -95,15 +96,12 @@ def test_the_clock_of_a_service_for_real_use_is_only_shown() -> None:
     "body", ["", "{", "[]", "{}", '{"to": "1"}', '{"to": true}', '{"to": null}', '{"to": 1, "by": 1}', "[" * 100_000]
 )
 def test_a_move_of_another_form_is_refused(body: str) -> None:
-    reply = Console("secret", lambda _: 1 // 0).answer("POST", "/console/run/clock", CALLER, body)  # type: ignore[arg-type,return-value]
-    assert reply is not None
-    assert reply.status == 400
+    console = Console("secret", lambda _: 1 // 0)  # type: ignore[arg-type,return-value]
+    assert answered(console, "POST", "/console/run/clock", CALLER, body).status == 400
 
 
 def test_only_post_runs_a_command() -> None:
-    reply = called("plan", {}, "GET")
-    assert reply is not None
-    assert reply.status == 405
+    assert called("plan", {}, "GET").status == 405
 
 
 @pytest.mark.parametrize(
@@ -127,7 +125,6 @@ def test_only_post_runs_a_command() -> None:
 )
 def test_what_cannot_be_run_is_refused_with_what_to_change(command: str, given: Any, said: str) -> None:
     reply = called(command, given)
-    assert reply is not None
     assert reply.status == 400
     assert said in json.loads(reply.body)["problem"]
 
@@ -143,9 +140,7 @@ def test_no_command_that_the_page_runs_writes_a_file() -> None:
 @pytest.mark.parametrize("command", ["plan", "cost"])
 def test_the_page_shows_what_the_command_prints(command: str) -> None:
     given = {"plan": {"k": "30", "window": "24"}, "cost": {"joins": "5", "queries": "1"}}[command]
-    reply = called(command, given)
-    assert reply is not None
-    shown = json.loads(reply.body)
+    shown = json.loads(called(command, given).body)
     assert shown.pop("warnings") == []
     printed = CliRunner().invoke(app, [command, "--json", *(f"--{name}={value}" for name, value in given.items())])
     assert shown == json.loads(printed.stdout)
