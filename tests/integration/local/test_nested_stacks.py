@@ -153,15 +153,6 @@ def test_objects_expire_at_the_midnight_after_their_lifetime_on_the_stacks_clock
     assert objects(stack, "") == ["batches/young", "kept/forever"]
 
 
-def test_advancing_the_clock_deletes_expired_objects(stack: Stack) -> None:
-    send(stack, "one")
-    stack.tick()
-    assert len(objects(stack, "batches/")) == 1
-    stack.clock.set(START + 33 * DAY)
-    stack.advance(6 * 3600)
-    assert objects(stack, "batches/") == []
-
-
 def test_an_object_written_again_begins_a_new_lifetime(stack: Stack) -> None:
     s3, place = stack.session.client("s3"), {"Bucket": stack.storage.buckets["Archive"], "Key": "batches/a"}
     s3.put_object(**place, Body=b"x")
@@ -208,12 +199,6 @@ def test_a_batch_fits_into_an_event(stack: Stack) -> None:
     assert sum(whole) == sum(sizes)
     assert len(whole) == 2
     assert max(whole) < 6 * MIB
-
-
-def test_a_tick_passes_on_every_batch_immediately(stack: Stack) -> None:
-    send(stack, "one")
-    stack.tick()
-    assert batches(stack) == [(START, ["one"])]
 
 
 def test_a_failed_message_of_a_batch_returns_alone_and_then_becomes_a_dead_letter(stack: Stack) -> None:

@@ -2,7 +2,8 @@
 
 import http.client
 import socket
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
@@ -14,6 +15,14 @@ from kanon.local.server import Server
 
 def _answer(_: Request) -> GatewayResponse:
     return GatewayResponse(200)
+
+
+@contextmanager
+def _connected(server: Server) -> Iterator[http.client.HTTPConnection]:
+    """A connection to a server, which is closed after it."""
+    address = server.url.removeprefix("http://")
+    with closing(server), closing(http.client.HTTPConnection(address, timeout=10)) as connection:
+        yield connection
 
 
 def test_a_server_closes_even_if_its_loop_turns_early(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,11 +70,9 @@ def test_only_requests_to_its_own_names_and_not_of_other_sites_are_answered(
         seen.append(request)
         return GatewayResponse(200)
 
-    server = Server(answer)
-    with closing(http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=10)) as connection:
+    with _connected(Server(answer)) as connection:
         connection.request(method, "/v1alpha/createJob", headers=headers)
         assert connection.getresponse().status == status
-    server.close()
     assert len(seen) == (status == 200)
 
 
@@ -81,13 +88,11 @@ def test_only_requests_to_its_own_names_and_not_of_other_sites_are_answered(
 def test_a_page_that_was_named_may_call(
     method: str, origin: str, more: dict[str, str], status: int, allowed: str | None
 ) -> None:
-    server = Server(_answer, cors=Cors.of(["https://page.test"]))
-    with closing(http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=10)) as connection:
+    with _connected(Server(_answer, cors=Cors.of(["https://page.test"]))) as connection:
         connection.request(method, "/v1:query", headers={"Origin": origin, **more})
         answer = connection.getresponse()
         assert (answer.status, answer.headers["access-control-allow-origin"]) == (status, allowed)
         assert answer.headers["access-control-expose-headers"] == (None if allowed is None else "retry-after")
-    server.close()
 
 
 def test_idle_connections_are_bounded_and_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,11 +100,10 @@ def test_idle_connections_are_bounded_and_do_not_keep_others_out(monkeypatch: py
         monkeypatch.setattr(module, name, value)
     server = Server(_answer)
     place = ("127.0.0.1", int(server.url.rpartition(":")[2]))
-    idle = [socket.create_connection(place, timeout=10) for _ in range(6)]
-    with closing(http.client.HTTPConnection(*place, timeout=10)) as connection:
+    with ExitStack() as idle:
+        for _ in range(6):
+            idle.enter_context(socket.create_connection(place, timeout=10))
+        connection = idle.enter_context(_connected(server))
         connection.request("GET", "/")
         assert len(server._server.active_channels) <= 5
         assert connection.getresponse().status == 200
-    for one in idle:
-        one.close()
-    server.close()
