@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Iterable
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -9,10 +10,8 @@ from pathlib import Path
 from kanon.gate.joining import Join
 from kanon.serving.directory import Directory, Given, open_directory
 from kanon.serving.lists import Lister
+from tests.integration.serving.own_joins import LAWS, PERIOD
 
-PERIOD = 60
-LAW = {"shape": "two-sided", "epsilon": "0.75", "truncation": 1}
-LAWS = {"threshold": LAW, "query": LAW}
 TYPES = {
     "grid": {"k": 4, "window": 6, "laws": LAWS, "listed": True},
     "crossing": {"k": 4, "window": 5, "laws": LAWS, "restart": "crossing", "hold": 5, "epoch": 40, "listed": True},
@@ -63,6 +62,14 @@ def joins_at(step: int) -> list[Join]:
 def join(directory: Directory, step: int) -> None:
     joins = joins_at(step)
     assert directory.joining.join_all(joins, step * PERIOD + 7) == [True] * len(joins)
+
+
+def go_on(lister: Lister, steps: Iterable[int]) -> None:
+    """Join, evaluate and publish in each of these steps."""
+    for step in steps:
+        join(lister.directory, step)
+        lister.directory.evaluate(closed(step))
+        lister.publish(visible(lister.directory, step))
 
 
 def answers(directory: Directory, name: str, now: float) -> tuple[int | None, set[str]]:

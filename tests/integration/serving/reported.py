@@ -14,7 +14,8 @@ from kanon.reports.clients.encrypt import ClientReport, contribution, encrypt
 from kanon.reports.clients.sending import PATHS, body_of
 from kanon.reports.collecting import PUBLIC_KEYS
 from kanon.reports.payload import public_keys
-from kanon.serving.reporting import Asked
+from kanon.reports.storage.report_jobs import JobRow
+from kanon.serving.reporting import Asked, Reporting
 from tests.integration.serving.machine import KEYS, START, Machine, machine
 from tests.unit.reports import made
 
@@ -37,6 +38,17 @@ def reporting(path: Path, asked: Asked = ON) -> Iterator[Machine]:
 def turn(served: Machine) -> None:
     assert served.service.reports is not None
     served.service.reports.turn(served.now)
+
+
+def reports_of(served: Machine) -> Reporting:
+    assert served.reporting is not None
+    return served.reporting
+
+
+def row_of(served: Machine, job: str) -> JobRow:
+    row = reports_of(served).file.read(job)
+    assert row is not None
+    return row
 
 
 def sealed(served: Machine, number: int, origin: str = ORIGIN) -> Report:

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from kanon.errors import ConfigurationError, UndecodableMembersError
-from kanon.gate import deciding
 from kanon.gate.storage.disk.control import ControlFile
 from kanon.serving import backup as backing
 from kanon.serving.backup import backup
@@ -21,15 +20,8 @@ from kanon.serving.gating import run
 from kanon.serving.replaying import replay
 from tests.integration.serving.own_joins import FIRST, PERIOD, SETS, TYPES, Oracle, Row, batches, opened, unreferenced
 
+pytestmark = pytest.mark.usefixtures("small")
 NOW = (FIRST + 30) * PERIOD
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deciding, "MOST_PART_BYTES", 400)
-    monkeypatch.setattr(deciding, "MOST_JOINS_A_RANGE", 2)
-
-
 QUIET = range(FIRST + 5, FIRST + 9)
 """Steps without a row: only what is due is decided."""
 

@@ -1,50 +1,27 @@
 """A deployment in a directory gives the answers of the plain algorithm, however it is stopped, split and swept."""
 
-import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from kanon.errors import ConfigurationError
-from kanon.gate import deciding
+from kanon.gate import segments
 from kanon.gate.joining import Join
 from kanon.gate.names import client_token, set_key
 from kanon.gate.storage.disk.control import MOST_TYPES, ControlFile
 from kanon.serving import directory as directory_module
-from kanon.serving.directory import Directory, Given, open_directory
+from kanon.serving.directory import Directory
+from tests.integration.serving.own_joins import FIRST, PERIOD, TYPES, opened
 from tests.naive import Naive
 
-PERIOD = 60
-LAW = {"shape": "two-sided", "epsilon": "0.75", "truncation": 1}
-TYPES = {
-    "grid": {"k": 4, "window": 6, "laws": {"threshold": LAW, "query": LAW}},
-    "crossing": {
-        "k": 4,
-        "window": 5,
-        "laws": {"threshold": LAW, "query": LAW},
-        "restart": "crossing",
-        "hold": 5,
-        "epoch": 40,
-    },
-}
-FIRST = 1_000_000  # a step
+pytestmark = pytest.mark.usefixtures("small")
 SETS = [bytes([n]) * 32 for n in range(12)]
-
-
-def opened(path: Path, now: float, types: dict = TYPES) -> Directory:
-    return open_directory(path, Given(period=PERIOD, types=json.dumps(types)), now)
 
 
 def end(step: int) -> float:
     return (step + 1) * PERIOD + 2
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts are split, and joins read in ranges, although there are few."""
-    monkeypatch.setattr(deciding, "MOST_PART_BYTES", 400)
-    monkeypatch.setattr(deciding, "MOST_JOINS_A_RANGE", 2)
 
 
 class Oracle:
@@ -135,3 +112,53 @@ def test_a_type_whose_number_does_not_fit_into_a_join_is_refused_before_any_join
         control.type_numbers(["one-more"])
     assert max(control.type_numbers().values()) == MOST_TYPES
     control.close()
+
+
+def test_a_crossing_in_the_next_instance_does_not_hide_the_one_that_readers_still_need(tmp_path: Path) -> None:
+    """Each set gets a crowd in one step of six only. So it is forgotten, and made anew when the next crowd comes."""
+    directory = opened(tmp_path / "d", FIRST * PERIOD)
+    oracle, questions = Oracle(directory), [(name, set_id) for name in TYPES for set_id in SETS]
+    before, true = dict.fromkeys(questions, False), 0
+    for step in range(FIRST, FIRST + 60):
+        crowd = [n for n in range(len(SETS)) if step % 6 == n % 6]
+        joins = [Join(name, SETS[n], "client", b"%d" % c) for name in TYPES for n in crowd for c in range(30)]
+        for join in joins:
+            oracle.join(join, step)
+        assert all(directory.joining.join_all(joins, step * PERIOD))
+        expected = oracle.step(step)
+        directory.evaluate(end(step))
+        tick = directory.segments.schedule.tick_of(step)
+        for now, wanted in ((tick - 1, before), (tick, expected)):
+            answer = directory.querying.query(questions, now)
+            assert dict(zip(questions, answer.above, strict=True)) == wanted, (step, now)
+        before = expected
+        true += sum(expected.values())
+    assert true > 100
+    directory.close()
+
+
+def test_a_step_that_takes_longer_than_the_margin_becomes_visible_at_a_later_tick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tick that was next when its evaluation began passes before its commit: readers have cached the horizon."""
+    directory = opened(tmp_path / "d", FIRST * PERIOD)
+    joins = [Join("grid", set_id, "client", b"%d" % c) for set_id in SETS for c in range(30)]
+    assert all(directory.joining.join_all(joins, FIRST * PERIOD))
+    seconds = iter((0.0, 40.0))
+    monkeypatch.setattr(segments, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    directory.evaluate(end(FIRST))
+    tick = directory.segments.schedule.tick_of(FIRST)
+    assert end(FIRST) + 40 > tick
+    questions = [("grid", set_id) for set_id in SETS]
+    shown = [directory.querying.query(questions, now) for now in (tick, tick + PERIOD - 1, tick + PERIOD)]
+    # All sets are true then but those whose instance ends with the step, which is all of them once in 6^12 runs.
+    assert [(answer.step, any(answer.above)) for answer in shown] == [(None, False), (None, False), (FIRST, True)]
+    directory.close()
+
+
+def test_a_file_of_the_log_without_its_table_is_a_step_without_joins(tmp_path: Path) -> None:
+    """A process that is killed may leave it."""
+    directory = opened(tmp_path / "d", FIRST * PERIOD)
+    (directory.path / "log" / f"{FIRST}.db").touch()
+    assert directory.evaluate(end(FIRST)).steps == 1
+    directory.close()

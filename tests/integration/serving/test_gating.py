@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from kanon.errors import ConfigurationError
-from kanon.gate import deciding
 from kanon.joinlog import LogError
 from kanon.joinlog.numbered import JoinBatch
 from kanon.serving import arrivals
@@ -23,10 +22,8 @@ GRID = {"grid": TYPES["grid"]}
 
 
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts are split, joins read in ranges and moved in portions, although there are few."""
-    monkeypatch.setattr(deciding, "MOST_PART_BYTES", 400)
-    monkeypatch.setattr(deciding, "MOST_JOINS_A_RANGE", 2)
+def portions(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Joins are moved in portions, too."""
     monkeypatch.setattr(arrivals, "ENTRIES_A_MOVE", 3)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from kanon.errors import ConfigurationError
-from kanon.gate import deciding
 from kanon.joinlog.numbered import JoinBatch
 from kanon.serving.arrivals import Arrivals
 from kanon.serving.directory import IMPORTING
@@ -16,11 +15,7 @@ from kanon.serving.gating import run
 from kanon.serving.importing import import_log
 from tests.integration.serving.own_joins import FIRST, PERIOD, SETS, Oracle, Row, batches, opened, unreferenced
 
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deciding, "MOST_PART_BYTES", 400)
-    monkeypatch.setattr(deciding, "MOST_JOINS_A_RANGE", 2)
+pytestmark = pytest.mark.usefixtures("small")
 
 
 def past(rng: random.Random) -> list[Row]:

@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet
 
 from kanon.serving.lists import Lister
-from tests.integration.serving.listing import FIRST, PERIOD, TYPES, closed, join, opened, values, visible
+from tests.integration.serving.listing import FIRST, PERIOD, TYPES, go_on, opened, values
 from tests.unit.cli.commands import run
 
 LAST = FIRST + 40
@@ -24,10 +24,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("made") / "d"
     with opened(path, FIRST * PERIOD) as directory:
         lister = Lister(directory)
-        for step in range(FIRST, LAST + 1):
-            join(directory, step)
-            directory.evaluate(closed(step))
-            lister.publish(visible(directory, step))
+        go_on(lister, range(FIRST, LAST + 1))
         (path.parent / "newest.json").write_text(json.dumps(sorted(values(lister, "grid"))))
         lister.file.close()
     return path

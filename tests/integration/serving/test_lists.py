@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from pyarrow import parquet
 
-import kanon.disk
 from kanon.errors import ConfigurationError, FingerprintMismatchError
 from kanon.findings import Verdict
 from kanon.gate import deciding, sealing
@@ -42,6 +41,7 @@ from tests.integration.serving.listing import (
     VALUES,
     answers,
     closed,
+    go_on,
     join,
     joins_at,
     opened,
@@ -54,7 +54,6 @@ from tests.integration.serving.listing import (
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts are split, joins are read in ranges, and history is written in groups, although there are few."""
-    monkeypatch.setattr(kanon.disk, "SYNCHRONOUS", "OFF")
     monkeypatch.setattr(deciding, "MOST_PART_BYTES", 3000)
     monkeypatch.setattr(deciding, "MOST_JOINS_A_RANGE", 2 * deciding.LISTED_WEIGHT)
     monkeypatch.setattr(gate_lists, "ROWS_A_GROUP", 2)
@@ -274,10 +273,7 @@ def test_each_value_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sealing, "opened", opened_once)
     with opened(tmp_path / "d", FIRST * PERIOD) as directory:
         lister = Lister(directory)
-        for step in range(FIRST, FIRST + 25):
-            join(directory, step)
-            directory.evaluate(closed(step))
-            lister.publish(visible(directory, step))
+        go_on(lister, range(FIRST, FIRST + 25))
         assert len(opens) == len(set(opens)) > len(VALUES)
 
 
@@ -354,17 +350,11 @@ def test_a_type_cannot_become_listed_or_stop_to_be(tmp_path: Path) -> None:
 def test_an_unlisted_value_leaves_lists_and_history_and_never_comes_back(tmp_path: Path) -> None:
     with opened(tmp_path / "d", FIRST * PERIOD) as directory:
         lister = Lister(directory)
-        for step in range(FIRST, FIRST + 12):
-            join(directory, step)
-            directory.evaluate(closed(step))
-            lister.publish(visible(directory, step))
+        go_on(lister, range(FIRST, FIRST + 12))
         value = min(values(lister, "grid"))
         assert unlist(directory, "grid", value) > 0
         assert value not in values(lister, "grid")
-        for step in range(FIRST + 12, FIRST + 24):
-            join(directory, step)
-            directory.evaluate(closed(step))
-            lister.publish(visible(directory, step))
+        go_on(lister, range(FIRST + 12, FIRST + 24))
         (tmp_path / "d" / lists.NAME).unlink()
         Lister(directory).publish(visible(directory, FIRST + 23))
         assert value not in in_history(directory, "grid")

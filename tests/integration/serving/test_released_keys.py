@@ -21,7 +21,7 @@ from kanon.serving.lists import Lister
 from tests.integration.local.guides import blocks, run
 from tests.integration.serving import reported
 from tests.integration.serving.machine import KEYS, START, TYPES, Machine, machine
-from tests.integration.serving.reported import ON, code, collect, left, summary, told, turn
+from tests.integration.serving.reported import ON, code, collect, left, row_of, summary, told, turn
 
 TERM = {"k": 20, "window": 24, "profile": "crossing", "listed": True}
 WITH_LIST = {**TYPES, "terms": TERM}
@@ -112,9 +112,7 @@ def test_clients_that_join_and_report_give_the_sum_of_their_value(deployed: Depl
     assert keys_of(deployed, "first") == {bucket_of(SHARED)}
     found = summary(served.directory.path, "first")[bucket_of(SHARED)]
     assert abs(found - clients * amount) < 200_000
-    assert served.reporting is not None
-    counters = served.reporting.file.read("first").values["counters"]  # type: ignore[union-attr]
-    assert counters["accepted"] == 2 * clients
+    assert row_of(served, "first").values["counters"]["accepted"] == 2 * clients
 
 
 def test_the_block_of_the_guide_runs(deployed: Deployment) -> None:

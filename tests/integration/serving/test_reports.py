@@ -18,7 +18,6 @@ from infra.openapi import WITH_REPORTS, description
 from kanon import clock
 from kanon.cli.main import app
 from kanon.errors import ConfigurationError
-from kanon.findings import Verdict
 from kanon.reports.errors import JobError
 from kanon.reports.job import Amount
 from kanon.reports.service.committing import CommitOutcome
@@ -52,6 +51,8 @@ from tests.integration.serving.reported import (
     left,
     post,
     reporting,
+    reports_of,
+    row_of,
     sealed,
     summary,
     told,
@@ -93,15 +94,14 @@ def test_a_job_goes_from_encrypted_reports_to_a_summary(served: Machine) -> None
 def test_nothing_of_a_job_but_its_summary_and_its_row_is_left(served: Machine) -> None:
     collect(served, range(3))
     create(served, "first")
-    assert served.reporting is not None
-    secret = served.reporting.file.read("first").secret  # type: ignore[union-attr]
+    secret = row_of(served, "first").secret
     assert secret is not None
     turn(served)
-    path = served.directory.path
+    path, file = served.directory.path, reports_of(served).file
     assert list((path / "work").iterdir()) == []
-    assert served.reporting.file.recorded("first", "map") == {}
-    assert served.reporting.file.unfinished() == []
-    assert served.reporting.file.read("first").secret is None  # type: ignore[union-attr]
+    assert file.recorded("first", "map") == {}
+    assert file.unfinished() == []
+    assert row_of(served, "first").secret is None
     everything = b"".join(file.read_bytes() for file in path.rglob("*") if file.is_file())
     assert secret not in everything
     assert b"first" in everything
@@ -117,9 +117,7 @@ def test_a_report_counts_once_however_often_it_arrives(served: Machine) -> None:
     turn(served)
     errors = told(served, "first")["result_info"]["error_summary"]["error_counts"]
     assert code(served, "first").startswith("SUCCESS"), errors
-    assert served.reporting is not None
-    counters = served.reporting.file.read("first").values["counters"]  # type: ignore[union-attr]
-    assert counters["accepted"] == 1
+    assert row_of(served, "first").values["counters"]["accepted"] == 1
 
 
 def test_jobs_never_take_more_than_the_cap(served: Machine) -> None:
@@ -139,21 +137,29 @@ def test_jobs_never_take_more_than_the_cap(served: Machine) -> None:
     assert (code(served, "other"), left(served, OTHER)) == ("SUCCESS", "7")
 
 
-def test_of_jobs_that_commit_at_once_exactly_those_with_budget_win(served: Machine) -> None:
-    assert served.reporting is not None
-    file, cap = served.reporting.file, Amount(12_000, 10**8)
-    ring = served.reporting.epoch.ring.read()
+def in_state(served: Machine, job: str, state: State = State.COMMITTING) -> ReportsFile:
+    """The file of jobs, with a job in a state."""
+    file = reports_of(served).file
+    assert file.create(job, {}, int(START), bytes(32))
+    assert file.move(row_of(served, job), state, START)
+    return file
+
+
+def epoch_of(served: Machine) -> str:
+    ring = reports_of(served).epoch.ring.read()
     assert ring is not None
+    return ring.epoch
+
+
+def test_of_jobs_that_commit_at_once_exactly_those_with_budget_win(served: Machine) -> None:
+    cap, epoch = Amount(12_000, 10**8), epoch_of(served)
     charges = [Charge(bytes([row]) * 32, 20_000, (3, 4)) for row in range(60)]
     for number in range(8):
-        assert file.create(f"job-{number}", {}, int(START), bytes(32))
-        row = file.read(f"job-{number}")
-        assert row is not None
-        assert file.move(row, State.COMMITTING, START)
+        file = in_state(served, f"job-{number}")
     ready = threading.Barrier(8)
 
     def commit(number: int) -> CommitOutcome:
-        spending = FileSpending(file, cap, ring.epoch, lambda: START + 1)
+        spending = FileSpending(file, cap, epoch, lambda: START + 1)
         ready.wait()
         return spending.commit(f"job-{number}", charges, Amount(5_000, 0), f"claim-{number}", parts=[])
 
@@ -178,13 +184,8 @@ def test_of_jobs_that_commit_at_once_exactly_those_with_budget_win(served: Machi
 def test_a_commit_names_state_deadline_and_epoch(
     served: Machine, state: State, late: int, epoch: str, outcome: CommitOutcome
 ) -> None:
-    assert served.reporting is not None
-    file, ring = served.reporting.file, served.reporting.epoch.ring.read()
-    assert ring is not None
-    file.create("job", {}, int(START), bytes(32))
-    file.move(file.read("job"), state, START)  # type: ignore[arg-type]
-    charges = [Charge(bytes(32), 20_000, (3,))]
-    spending = FileSpending(file, Amount(1000, 0), epoch or ring.epoch, lambda: START + late)
+    file, charges = in_state(served, "job", state), [Charge(bytes(32), 20_000, (3,))]
+    spending = FileSpending(file, Amount(1000, 0), epoch or epoch_of(served), lambda: START + late)
     assert spending.commit("job", charges, Amount(600, 0), "claim", parts=[]) is outcome
     taken = list(file.taken(bytes(32)))
     assert len(taken) == (outcome is CommitOutcome.COMMITTED)
@@ -193,14 +194,9 @@ def test_a_commit_names_state_deadline_and_epoch(
 
 
 def test_a_row_that_was_put_back_spends_nothing_more(served: Machine) -> None:
-    assert served.reporting is not None
-    file, ring = served.reporting.file, served.reporting.epoch.ring.read()
-    assert ring is not None
-    charges = [Charge(bytes(32), 20_000, (3,))]
+    file, charges = in_state(served, "job"), [Charge(bytes(32), 20_000, (3,))]
     file.take(charges, "job", "claim", Amount(100, 0))
-    file.create("job", {}, int(START), bytes(32))
-    file.move(file.read("job"), State.COMMITTING, START)  # type: ignore[arg-type]
-    spending = FileSpending(file, Amount(1000, 0), ring.epoch, lambda: START)
+    spending = FileSpending(file, Amount(1000, 0), epoch_of(served), lambda: START)
     assert spending.commit("job", charges, Amount(100, 0), "claim", parts=[]) is CommitOutcome.SPENT
     assert len(list(file.taken(bytes(32)))) == 1
 
@@ -289,13 +285,23 @@ def test_counts_are_those_of_the_stack(served: Machine) -> None:
     assert ORIGIN not in served.logs.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("owner", "name", "error"),
+    [
+        (FolderObjects, "put_new", OSError("no space for reports/x")),
+        (ReportsWorker, "work_off", sqlite3.OperationalError("no space for the file of jobs")),
+    ],
+)
 def test_a_stage_that_fails_is_told_without_its_text_and_tried_again(
-    served: Machine, monkeypatch: pytest.MonkeyPatch
+    served: Machine, monkeypatch: pytest.MonkeyPatch, owner: type, name: str, error: Exception
 ) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
     collect(served, [1])
     create(served, "a")
     with monkeypatch.context() as patch:
-        patch.setattr(FolderObjects, "put_new", lambda *_: (_ for _ in ()).throw(OSError("no space for reports/x")))
+        patch.setattr(owner, name, fails)
         turn(served)
     assert served.request("GET", "/healthz", key=False).status == 503
     assert "a stage of reports failed" in served.logs.getvalue()
@@ -303,19 +309,6 @@ def test_a_stage_that_fails_is_told_without_its_text_and_tried_again(
     turn(served)
     assert code(served, "a") == "SUCCESS"
     assert served.request("GET", "/healthz", key=False).status == 200
-
-
-def test_an_error_of_the_file_of_jobs_does_not_end_the_work(served: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    collect(served, [1])
-    create(served, "a")
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            ReportsWorker, "work_off", lambda *_: (_ for _ in ()).throw(sqlite3.OperationalError("disk I/O error"))
-        )
-        turn(served)
-    assert served.request("GET", "/healthz", key=False).status == 503
-    turn(served)
-    assert code(served, "a") == "SUCCESS"
 
 
 def refuse(path: Path, asked: Asked, why: str) -> None:
@@ -341,14 +334,10 @@ def test_caps_never_change_and_origins_may(tmp_path: Path) -> None:
     refuse(path, Asked(None, "13"), "epsilon-cap is 12 in this deployment, and never changes")
     refuse(tmp_path / "b", Asked("*", "65"), r"EpsilonCap must be from 0\.001 to 64")
     with machine(path, KEYS, asked=Asked("https://new.test")) as served:
-        assert served.reporting is not None
-        assert (served.reporting.collecting.allowed_origins, served.reporting.cap.epsilon) == (
-            ("https://new.test",),
-            12_000,
-        )
+        reports = reports_of(served)
+        assert (reports.collecting.allowed_origins, reports.cap.epsilon) == (("https://new.test",), 12_000)
     with machine(path) as served:
-        assert served.reporting is not None
-        assert served.reporting.collecting.allows("https://new.test")
+        assert reports_of(served).collecting.allows("https://new.test")
     (path / "secrets" / "report-noise-key").unlink()
     with pytest.raises(ConfigurationError, match="report-noise-key is missing: put it back"), machine(path):
         pass
@@ -512,8 +501,7 @@ def test_an_older_file_of_reports_is_refused_until_a_new_generation_ends_its_key
     for _ in range(2):
         with pytest.raises(ConfigurationError, match=r"reports\.db was overwritten with an older file"):
             reporting(path).__enter__()
-        findings = {each.check: each for each in examine_directory(path, START)}
-        assert findings["deployment"].verdict is Verdict.FAIL
+        assert findings(path, START)["deployment"][0] == "FAIL"
     make = KeyFiles(path / "secrets").make
     make("of a ring that is lost")
     new_generation(path)
