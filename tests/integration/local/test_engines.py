@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,32 +40,31 @@ def addresses(pid: int) -> list[tuple[str, int]]:
     return [(address, int(port, 16)) for address, port in found]
 
 
+@pytest.fixture
+def engine() -> Iterator[Ministack]:
+    made = Ministack()
+    made.start()
+    yield made
+    made.stop()
+    made.stop()  # twice is harmless
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_ministack_listens_on_loopback_and_nowhere_else() -> None:
-    engine = Ministack()
-    engine.start()
-    try:
-        engine.session().client("dynamodb").list_tables()
-        engine.session().client("sqs").list_queues()
-        engine.session().client("secretsmanager").list_secrets()
-        assert engine.endpoint is not None
-        port = int(engine.endpoint.rpartition(":")[2])
-        assert addresses(engine.pid) == [("0100007F", port)]
-    finally:
-        engine.stop()
+def test_ministack_listens_on_loopback_and_nowhere_else(engine: Ministack) -> None:
+    engine.session().client("dynamodb").list_tables()
+    engine.session().client("sqs").list_queues()
+    engine.session().client("secretsmanager").list_secrets()
+    assert engine.endpoint is not None
+    port = int(engine.endpoint.rpartition(":")[2])
+    assert addresses(engine.pid) == [("0100007F", port)]
 
 
-def test_a_proxy_of_the_shell_is_not_used_for_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_of_the_shell_is_not_used_for_the_engine(engine: Ministack, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "http_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
-    engine = Ministack()
-    engine.start()
-    try:
-        assert engine.session().client("dynamodb", config=aws.CONFIG).list_tables()["TableNames"] == []
-    finally:
-        engine.stop()
+    assert engine.session().client("dynamodb", config=aws.CONFIG).list_tables()["TableNames"] == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a child could not bind the port, either")
@@ -106,9 +106,3 @@ def test_a_missing_ministack_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(engines, "MINISTACK_PYTHON", ROOT / ".venv-nothing" / "bin" / "python")
     with pytest.raises(ModuleNotFoundError, match="ministack"):
         Ministack().start()
-
-
-def test_stopping_twice_is_harmless() -> None:
-    engine = Ministack()
-    engine.stop()
-    engine.stop()
