@@ -78,7 +78,7 @@ class Console:
         """The reply to a request; None if it is not for the console. Header names are in lower case."""
         if path not in FILES and path != CLOCK and not path.startswith(CALLS):
             return None
-        if _name(f"//{headers.get('host', '')}") not in OWN_NAMES:
+        if name_of(f"//{headers.get('host', '')}") not in OWN_NAMES:
             return None
         if path in FILES:
             return _file(path) if method in ("GET", "HEAD") else None
@@ -207,7 +207,8 @@ def _text(name: str) -> str:
     return files(__package__).joinpath(name).read_text()
 
 
-def _name(address: str) -> str | None:
+def name_of(address: str) -> str | None:
+    """The host of an address, in lower case; None if there is none."""
     try:
         return urlsplit(address).hostname
     except ValueError:

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 from waitress.server import create_server
 
+from kanon.console.answering import name_of
 from kanon.cors import Cors
 from kanon.local.gateway import NO_PAGES, PAYLOAD_LIMIT, GatewayResponse, Request, message
 
@@ -92,7 +92,7 @@ def _application(answer: Answer) -> Callable[[dict[str, Any], Any], Iterable[byt
 
 
 def _has_wrong_name(environ: dict[str, Any]) -> bool:
-    return "HTTP_HOST" in environ and _name_of(f"//{environ['HTTP_HOST']}") not in OWN_NAMES
+    return "HTTP_HOST" in environ and name_of(f"//{environ['HTTP_HOST']}") not in OWN_NAMES
 
 
 def _for_pages(answer: Answer, cors: Cors) -> Answer:
@@ -104,19 +104,12 @@ def _for_pages(answer: Answer, cors: Cors) -> Answer:
         if preflight is not None:
             return GatewayResponse(204, list(preflight.items()))
         origin = headers.get("origin")
-        if origin is not None and _name_of(origin) not in OWN_NAMES and not cors.allows(origin):
+        if origin is not None and name_of(origin) not in OWN_NAMES and not cors.allows(origin):
             return FOREIGN
         answered = answer(request)
         return replace(answered, headers=[*answered.headers, *cors.answer(headers).items()])
 
     return answer_page
-
-
-def _name_of(address: str) -> str | None:
-    try:
-        return urlsplit(address).hostname
-    except ValueError:
-        return None
 
 
 def _request(environ: dict[str, Any]) -> Request:

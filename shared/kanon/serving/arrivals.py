@@ -130,10 +130,6 @@ class Arrivals(Database):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory / NAME, SCHEMA)
 
-    def take(self, batches: "Iterable[JoinBatch]", reader: Reader, arrival: int) -> None:
-        """Count the new rows of a log in the step ``arrival``."""
-        self.record(batches, reader, arrival, lambda _, entries: self.wait(arrival, entries))
-
     def wait(self, arrival: int, entries: Iterable[bytes]) -> None:
         """Let joins wait for the log, in the step ``arrival``."""
         rows = ((arrival, entry) for entry in entries)

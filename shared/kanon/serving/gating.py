@@ -80,7 +80,7 @@ def run(directory: Directory, batches: "Iterable[JoinBatch]", now: float, throug
     arrival = max(step, directory.evaluated_through + 1, through + 1)
     with closing(Arrivals(directory.path)) as arrivals:
         reader = Reader(directory.names, step, period)
-        arrivals.take(batches, reader, arrival)
+        arrivals.record(batches, reader, arrival, lambda _, entries: arrivals.wait(arrival, entries))
         arrivals.finish(directory.log)
         if arrival == step:
             directory.evaluate(end_of(step, period) + directory.settings.grace)

@@ -51,7 +51,7 @@ class _Refusal(ErrorTask):
     def execute(self) -> None:
         request: Any = self.request
         answer = {413: TOO_LARGE, 431: HEADERS_TOO_LARGE}.get(request.error.code, NOT_HTTP)
-        body = _content(answer)
+        body = answer.model_dump_json().encode()
         self.status = _status_line(answer.error.code)
         headers = {"origin": getattr(request, "headers", {}).get("ORIGIN", "")}
         server: Any = self.channel.server
@@ -252,10 +252,6 @@ def _application(answer: Answer) -> Callable[[dict[str, Any], Any], Iterable[byt
 
 def _status_line(status: int) -> str:
     return f"{status} {http.client.responses.get(status, 'Unknown')}"
-
-
-def _content(answer: ErrorAnswer) -> bytes:
-    return answer.model_dump_json().encode()
 
 
 def event_of(environ: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from kanon.disk import Database, transaction
 from kanon.errors import ConfigurationError
 from kanon.gate.lists import KEPT, Found, Listed, day, place_of_step, true_since, write_parquet
 from kanon.gate.mechanism.searches import Searches
-from kanon.gate.publishing import clock_step, next_tick, tick_of
+from kanon.gate.publishing import clock_step, next_tick
 from kanon.gate.ranges import ListStep, bits_for, encode, first_of, most_hashes, number_of
 from kanon.gate.storage.disk.control import SLOT
 from kanon.gate.types import Type
@@ -129,10 +129,6 @@ class Lister:
         settings = self.directory.settings
         return None if through is None else min(through, clock_step(now, settings.period, settings.publish_delay))
 
-    def next_update(self, step: int) -> int:
-        """The tick of the step after ``step`` (Unix s)."""
-        return tick_of(step + 1, self.directory.settings.period, self.directory.settings.publish_delay)
-
     def next_tick(self, now: float) -> int:
         """The first tick after ``now`` (Unix s)."""
         return next_tick(now, self.directory.settings.period, self.directory.settings.publish_delay)
@@ -174,7 +170,11 @@ class Lister:
             rows = ((type_.name, step, sha, value, since) for sha, value, since in self._true(type_, step))
             database.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", rows)
             digests = self.file.digests(type_.name, step, b"", None)
-            write_history(self._place(type_.name, step), self._by_value(type_.name, step))
+            by_value = database.execute(
+                "SELECT value, since FROM entries WHERE type = ? AND step = ? ORDER BY value", (type_.name, step)
+            )
+            place = history_of(self.directory.path, type_.name) / place_of_step(step, self.directory.settings.period)
+            write_history(place, (Listed(*row) for row in by_value))
             bits = bits_for(digests, most_hashes(type_.name))
             database.execute("INSERT INTO lists VALUES (?, ?, ?, ?)", (type_.name, step, bits, len(digests)))
             self._forget(type_.name)
@@ -203,12 +203,6 @@ class Lister:
         self.file.database.execute("INSERT INTO opened VALUES (?, ?)", (key, value))
         return value
 
-    def _by_value(self, type_name: str, step: int) -> Iterator[Listed]:
-        rows = self.file.database.execute(
-            "SELECT value, since FROM entries WHERE type = ? AND step = ? ORDER BY value", (type_name, step)
-        )
-        return (Listed(*row) for row in rows)
-
     def _forget(self, type_name: str) -> None:
         """Forget all lists of a type but the last ones."""
         database = self.file.database
@@ -216,9 +210,6 @@ class Lister:
         for (old,) in steps[KEPT:]:
             database.execute("DELETE FROM entries WHERE type = ? AND step = ?", (type_name, old))
             database.execute("DELETE FROM lists WHERE type = ? AND step = ?", (type_name, old))
-
-    def _place(self, type_name: str, step: int) -> Path:
-        return history_of(self.directory.path, type_name) / place_of_step(step, self.directory.settings.period)
 
     def _keep(self, now: float) -> None:
         """Delete what is older than the history is kept, and values of sets whose statuses are gone."""

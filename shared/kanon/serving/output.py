@@ -58,8 +58,8 @@ def written(table: Path) -> Written | None:
             f"{table}: give a name that ends in {' or '.join(FORMS)}, or that of a database: .db, .sqlite or .duckdb"
         )
     beside = description_of(table)
-    if _is_new(beside):
-        if not _is_new(table):
+    if is_new(beside):
+        if not is_new(table):
             raise ConfigurationError(f"{table} exists and was not written by `kanon gate`: choose another name")
         return None
     try:
@@ -70,7 +70,7 @@ def written(table: Path) -> Written | None:
         ) from error
 
 
-def _is_new(path: Path) -> bool:
+def is_new(path: Path) -> bool:
     """Whether nothing was written to a file. A process that stopped may have left an empty one."""
     return not path.exists() or not path.stat().st_size
 
@@ -89,7 +89,7 @@ def append(table: Path, statuses: Statuses, period: int) -> int:
     with created(lambda _: True) as create:
         with create(description_of(table), SHARED) as file:
             file.write(json.dumps(asdict(described), indent=2).encode() + b"\n")
-        if changes or _is_new(table):
+        if changes or is_new(table):
             with create(table, SHARED) as file:
                 _write(file, rows, table.suffix.lower())
     return len(changes)
@@ -128,7 +128,7 @@ def _read(table: Path) -> list[dict[str, Any]]:
     import pyarrow as pa
     from pyarrow import csv, parquet
 
-    if _is_new(table):
+    if is_new(table):
         return []
     options = csv.ConvertOptions(column_types=_schema(), strings_can_be_null=False)
     parsing = csv.ParseOptions(newlines_in_values=True)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from kanon.errors import ConfigurationError
 from kanon.serving.gating import Statuses
-from kanon.serving.output import COLUMNS, Written, changed
+from kanon.serving.output import COLUMNS, Written, changed, is_new
 
 SQLITE, DUCKDB = (".db", ".sqlite"), (".duckdb",)
 FORMS = (*SQLITE, *DUCKDB)
@@ -53,7 +53,7 @@ def written(file: Path) -> Written | None:
     Raises:
         ConfigurationError: it is no database, or its table of statuses is not one of `kanon gate`.
     """
-    if not file.exists() or not file.stat().st_size:
+    if is_new(file):
         return None
     with _opened(file) as database:
         named = {name for (name,) in database.execute(_NAMES[_form(file)]).fetchall()}

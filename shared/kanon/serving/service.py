@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kanon.gate.enrol_routes import EnrolRoutes
     from kanon.gateway.answering import Gateway
     from kanon.serving.lists import Lister
-    from kanon.serving.reporting import Reporting, ReportWork
+    from kanon.serving.reporting import Reporting
 
 ANONYMOUS_HASHES = 100
 """The most hashes of a query without a key, as the template's parameter of this name."""
@@ -58,12 +58,8 @@ class Service:
         self._measures = Measures()
         self.evaluating = Evaluating(directory, self._measures, logger)
         self.console = Console()
-        self.reports: ReportWork | None = None
-        if reporting is not None:
-            self.reports = reporting.work(self._measures, logger)
-        self.listing: Listing | None = None
-        if lister is not None:
-            self.listing = Listing(lister, self._measures, logger)
+        self.reports = None if reporting is None else reporting.work(self._measures, logger)
+        self.listing = None if lister is None else Listing(lister, self._measures, logger)
         self._of_thread = threading.local()
 
     def answer(self, event: dict[str, Any]) -> dict[str, Any]:
