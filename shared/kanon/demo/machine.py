@@ -21,17 +21,11 @@ DAYS = 10_000
 
 
 class Machine:
-    """A service that answers at ``url``, and whose time moves only if :meth:`advance_to` moves it.
-
-    Attributes:
-        url: its address.
-        directory: what it keeps.
-        evaluations: the evaluations of a set so far.
-    """
+    """A service that answers at ``url``, and whose time moves only if :meth:`advance_to` moves it."""
 
     def __init__(self, directory: Directory, url: str, start: float) -> None:
         self.directory, self.url, self._now = directory, url, start
-        self.evaluations = 0
+        self.evaluations = 0  # of a set, so far
         listed = any(type_.listed for type_ in directory.types.values())
         self._lister = Lister(directory, days=DAYS) if listed else None
 

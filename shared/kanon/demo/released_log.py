@@ -28,15 +28,10 @@ TYPE = '{"terms": {"k": 50, "window": 720, "profile": "crossing", "listed": true
 
 @dataclass(frozen=True)
 class ReleasedLog:
-    """A log whose reports are joined: the counted joins of each client and window, at the end of the window.
-
-    Attributes:
-        reported: the log.
-        seed: of the gate's noise.
-    """
+    """A log whose reports are joined: the counted joins of each client and window, at the end of the window."""
 
     reported: ReportedLog
-    seed: int
+    seed: int  # of the gate's noise
 
     @cached_property
     def type_(self) -> Type:

@@ -170,17 +170,11 @@ class Summary:
 
 @dataclass(frozen=True)
 class Files:
-    """Files of encrypted reports and of keys, from which jobs are run.
-
-    Attributes:
-        reported: the log.
-        folder: of the files; empty before.
-        private: the key of the reports.
-    """
+    """Files of encrypted reports and of keys, from which jobs are run."""
 
     reported: ReportedLog
-    folder: Path
-    private: X25519PrivateKey
+    folder: Path  # empty before
+    private: X25519PrivateKey  # of the reports
 
     @property
     def keys(self) -> list[PublicKey]:

@@ -100,13 +100,7 @@ class WaitingBatch:
 class Queues:
     """The queues of a stack that have a mapping to a function.
 
-    Args:
-        mappings: the event source mappings.
-        storage: where the queues are.
-        client: of SQS.
-        now: the stack's clock.
-        invoke: calls a function by its name with an event; it may raise ``FunctionError``.
-        failures: gets the errors of the functions.
+    ``invoke`` calls a function by its name with an event. If it raises a ``FunctionError``, ``failures`` gets it.
     """
 
     def __init__(

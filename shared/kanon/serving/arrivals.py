@@ -46,13 +46,7 @@ CREATE TABLE IF NOT EXISTS released (step INTEGER PRIMARY KEY, digest TEXT NOT N
 
 
 class Names(NamedTuple):
-    """What names sets and clients in a deployment.
-
-    Attributes:
-        types: the types by name.
-        numbers: the number of each type by name.
-        pepper, client_key: its secrets.
-    """
+    """What names sets and clients in a deployment: its types, their numbers, and its secrets."""
 
     types: Mapping[str, Type]
     numbers: Mapping[str, int]
@@ -67,34 +61,21 @@ class Names(NamedTuple):
 
 @dataclass
 class Counted:
-    """What became of the rows of a log.
+    """What became of the rows of a log."""
 
-    Attributes:
-        new: counted now.
-        known: counted before.
-        old: older than the window.
-        future: of a later time than now.
-    """
-
-    new: int = 0
-    known: int = 0
-    old: int = 0
-    future: int = 0
+    new: int = 0  # counted now
+    known: int = 0  # counted before
+    old: int = 0  # older than the window
+    future: int = 0  # of a later time than now
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Turns the rows of a log into joins.
-
-    Attributes:
-        names: what names sets and clients.
-        step, period: the step of now; the length of a step in seconds.
-        counted: what became of the rows.
-    """
+    """Turns the rows of a log into joins."""
 
     names: Names
-    step: int
-    period: int
+    step: int  # that of now
+    period: int  # the length of a step, s
     counted: Counted = field(default_factory=Counted)
 
     def usable(self, batch: "JoinBatch") -> Iterator[tuple[int, bytes, bytes, bytes]]:

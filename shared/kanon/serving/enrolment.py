@@ -52,9 +52,7 @@ def open_credentials(directory: Directory) -> tuple[Enrolling, Secret]:
 def refuse_other_names(directory: Directory, named_by: str) -> None:
     """Refuse accounts with other names: everybody would have a second one, beside joins of the first one.
 
-    Args:
-        directory: the directory.
-        named_by: what accounts are, and who gives them their names.
+    ``named_by`` says what accounts are, and who gives them their names.
 
     Raises:
         ConfigurationError: it had others.

@@ -30,18 +30,11 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class Statuses:
-    """The released answers of a step.
-
-    Attributes:
-        deployment: the id of the deployment.
-        step: the step.
-        digest: identifies these answers, and all that were released before them.
-        true: the sets that are true.
-    """
+    """The released answers of a step: the sets that are ``true``."""
 
     deployment: str
     step: int
-    digest: str
+    digest: str  # identifies these answers, and all that were released before them
     true: frozenset[Value]
 
 

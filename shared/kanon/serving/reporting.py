@@ -51,10 +51,9 @@ SECONDS_A_TURN, SECONDS_A_ROTATION, SECONDS_A_SWEEP = 60.0, 300.0, 86_400.0
 
 @dataclass(frozen=True)
 class Asked:
-    """What a caller wants of reports; None keeps what it is. Origins turn reports on.
+    """What a caller wants the template's parameters of these names to be; None keeps what they are.
 
-    Attributes:
-        allowed_origins, epsilon_cap, delta_cap: as the template's parameters of these names; the caps never change.
+    Origins turn reports on. The caps never change.
     """
 
     allowed_origins: str | None = None
