@@ -48,6 +48,10 @@ class Deployment:
         self.served.evaluate()
         assert self.lister.behind(self.served.now) == 0
 
+    def release(self, value: str) -> None:
+        self.share(value)
+        self.tick()
+
     def asked(self, job: str, **domain: Any) -> tuple[int, Any]:
         body = reported.body(job, "10")
         for name in ("output_domain_bucket_name", "output_domain_blob_prefix"):
@@ -127,8 +131,7 @@ def test_the_block_of_the_guide_runs(deployed: Deployment) -> None:
 
 def test_a_job_keeps_the_keys_of_the_moment_at_which_it_was_received(deployed: Deployment) -> None:
     collect(deployed.served, range(3))
-    deployed.share(SHARED)
-    deployed.tick()
+    deployed.release(SHARED)
     deployed.create("first")
     deployed.share(ALSO)
     for _ in range(KEPT + 1):  # the list that it was received with is gone
@@ -145,8 +148,7 @@ def test_a_job_that_stopped_anywhere_continues_with_its_own_keys(
     deployed: Deployment, stage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     collect(deployed.served, range(3))
-    deployed.share(SHARED)
-    deployed.tick()
+    deployed.release(SHARED)
     deployed.create("first")
 
     def stopped(*_: Any) -> None:
@@ -156,15 +158,13 @@ def test_a_job_that_stopped_anywhere_continues_with_its_own_keys(
         patch.setattr(Stages, stage, stopped)
         turn(deployed.served)
         assert told(deployed.served, "first")["job_status"] != "FINISHED"
-    deployed.share(ALSO)
-    deployed.tick()
+    deployed.release(ALSO)
     turn(deployed.served)
     assert keys_of(deployed, "first") == {bucket_of(SHARED)}
 
 
 def test_the_answer_adds_the_guarantees_of_both_parts(deployed: Deployment) -> None:
-    deployed.share(SHARED)
-    deployed.tick()
+    deployed.release(SHARED)
     deployed.create("first")
     privacy = told(deployed.served, "first")["privacy"]
     join = guarantee(deployed.type_.parameters).watched
@@ -193,8 +193,7 @@ REFUSED = [
 def test_other_types_are_refused_with_what_to_change(
     deployed: Deployment, domain: dict[str, Any], field: str, why: str
 ) -> None:
-    deployed.share(SHARED)
-    deployed.tick()
+    deployed.release(SHARED)
     refused(deployed, domain, field, why)
 
 
@@ -212,8 +211,7 @@ def test_a_type_without_values_is_refused_until_it_has_some(deployed: Deployment
     deployed.join(RARE, 1)
     deployed.tick()
     refused(deployed, {}, "output_domain.type", "list is empty: no value is shared yet, create the job later")
-    deployed.share(SHARED)
-    deployed.tick()
+    deployed.release(SHARED)
     deployed.create("first")
 
 
@@ -221,12 +219,10 @@ def test_a_list_with_more_values_than_a_job_may_have_is_refused(
     deployed: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kanon.reports.service.requests.MOST_KEYS", 1)
-    deployed.share(SHARED)
-    deployed.tick()
+    deployed.release(SHARED)
     deployed.create("small")
     turn(deployed.served)
-    deployed.share(ALSO)
-    deployed.tick()
+    deployed.release(ALSO)
     refused(deployed, {}, "output_domain.type", "has more than 1 values, the most of a job: declare keys")
 
 
@@ -239,8 +235,7 @@ def test_a_preflight_says_the_same_and_pins_nothing(deployed: Deployment) -> Non
     assert "has no list yet" in answer.body.decode()
     collect(deployed.served, range(3))
     turn(deployed.served)
-    deployed.share(SHARED)
-    deployed.tick()
+    deployed.release(SHARED)
     answer = deployed.served.request("POST", "/v1/jobs:preflight", body)
     assert (answer.status, json.loads(answer.body)["accepted"]) == (200, 3)
     assert list((deployed.served.directory.path / "work").iterdir()) == []
@@ -248,20 +243,17 @@ def test_a_preflight_says_the_same_and_pins_nothing(deployed: Deployment) -> Non
 
 def test_a_second_job_of_a_name_writes_nothing_and_changes_nothing(deployed: Deployment) -> None:
     collect(deployed.served, range(3))
-    deployed.share(SHARED)
-    deployed.tick()
+    deployed.release(SHARED)
     deployed.create("first")
     turn(deployed.served)
-    deployed.share(ALSO)
-    deployed.tick()
+    deployed.release(ALSO)
     assert deployed.asked("first")[0] == 409
     assert list((deployed.served.directory.path / "work").iterdir()) == []
     assert told(deployed.served, "first")["privacy"]["released_keys"]["keys"] == 1
 
 
 def test_two_values_with_one_key_are_one_key(deployed: Deployment) -> None:
-    deployed.share(SHARED)
-    deployed.tick()
+    deployed.release(SHARED)
     digest = sha256(SHARED.encode()).digest()
     step = deployed.lister.visible(deployed.served.now)
     twin = digest[:16] + bytes(16)
@@ -276,8 +268,7 @@ def test_two_values_with_one_key_are_one_key(deployed: Deployment) -> None:
 def test_a_list_that_is_gone_between_two_reads_is_refused(
     deployed: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deployed.share(SHARED)
-    deployed.tick()
+    deployed.release(SHARED)
     monkeypatch.setattr("kanon.serving.lists.ListsFile.digests", lambda *_: [])
     refused(
         deployed, {}, "output_domain.type", "was replaced, or a value of it was unlisted, before the job was planned"
