@@ -140,7 +140,10 @@ def test_a_set_that_turns_false_is_named_when_no_row_names_it_any_more(tmp_path:
 
 def test_nothing_is_kept_of_rows_that_have_left_the_window(tmp_path: Path) -> None:
     gated(tmp_path / "d", crowd(FIRST, number=3), FIRST)
+    file = tmp_path / "d" / arrivals.NAME
+    assert SETS[0].encode() in file.read_bytes()
     gated(tmp_path / "d", [], FIRST + 30)
+    assert SETS[0].encode() not in file.read_bytes()
     with closing(Arrivals(tmp_path / "d")) as record:
         assert record.empty
         assert record.database.execute("SELECT COUNT(*) FROM texts").fetchone() == (0,)

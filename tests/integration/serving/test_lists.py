@@ -365,6 +365,20 @@ def test_an_unlisted_value_leaves_lists_and_history_and_never_comes_back(tmp_pat
                 unlist(directory, name, value)
 
 
+def test_no_byte_of_an_unlisted_value_or_a_retired_type_is_left_in_the_file_of_lists(tmp_path: Path) -> None:
+    file = tmp_path / "d" / lists.NAME
+    with opened(tmp_path / "d", FIRST * PERIOD) as directory:
+        lister = at(directory, FIRST + 20)
+        value = min(values(lister, "grid") & values(lister, "crossing"))
+    assert value.encode() in file.read_bytes()
+    with opened(tmp_path / "d", closed(FIRST + 20)) as directory:
+        assert all(unlist(directory, name, value) for name in LISTED)
+    assert value.encode() not in file.read_bytes()
+    assert b"grid" in file.read_bytes()
+    retire(tmp_path / "d", "grid")
+    assert b"grid" not in file.read_bytes()
+
+
 def test_a_backup_has_the_history_and_what_was_taken_out_and_publishes_the_same_list(tmp_path: Path) -> None:
     with opened(tmp_path / "d", FIRST * PERIOD) as directory:
         lister = at(directory, FIRST + 20)
