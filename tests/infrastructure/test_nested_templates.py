@@ -11,10 +11,9 @@ from kanon.gateway.settings import GatewaySettings
 from tests.infrastructure import template
 from tests.infrastructure.rules import ISSUER, LISTER
 from tests.infrastructure.template import ANONYMOUS, LISTS, ROOT, Document, Documents, functions
-from tests.infrastructure.test_reports_template import VARIANTS, resolved
+from tests.infrastructure.test_reports_template import EDGE, VARIANTS, resolved
 
 TYPE = '{"k": 20, "window": 24, "profile": "crossing"'
-EDGE = VARIANTS[1]
 
 
 class Part(NamedTuple):

@@ -54,9 +54,10 @@ def unselected(node: Any) -> Any:
     return [unselected(value) for value in node] if isinstance(node, list) else node
 
 
+EDGE = {"DomainName": "a.example", "CertificateArn": "arn:aws:acm:us-east-1:123456789012:certificate/1", "Edge": "ON"}
 VARIANTS: list[dict[str, str]] = [
     {},
-    {"DomainName": "a.example", "CertificateArn": "arn:aws:acm:us-east-1:123456789012:certificate/1", "Edge": "ON"},
+    EDGE,
     {"AlarmEmail": "a@example.org", "JoinAuth": "OPEN", "CorsOrigins": "*", "DeletionProtection": "ON"},
 ]
 

@@ -82,12 +82,12 @@ class Service:
             row = self.control.lease(place, "worker", 0, 1)
             assert row is not None
             keys, types = np.array([name for name, _ in sets], "S32"), np.full(len(sets), NUMBER, np.uint8)
-            part = Part.empty().at(START).with_sets(keys, types)
+            older, part = (Part.empty().at(step).with_sets(keys, types) for step in (START - 1, START))
             part = part.with_states(np.ones(len(sets), bool), States.of(sets), np.full(len(sets), START + 5))
             kept = []
-            for step in (START - 1, START):
-                piece = self.parts(place).put(part, START, row.run, "00" if place.slot == 0 else "80")
-                kept.append(self.parts(place).put_list(Listed(step, (piece,)), row.run))
+            for each in (older, part):
+                piece = self.parts(place).put(each, each.step, row.run, "00" if place.slot == 0 else "80")
+                kept.append(self.parts(place).put_list(Listed(each.step, (piece,)), row.run))
             self.control.restate(place, row.run, START, kept)
             self.control.release(place, row.run)
             self.show(place.slot, START)

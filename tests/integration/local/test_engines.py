@@ -41,6 +41,14 @@ def addresses(pid: int) -> list[tuple[str, int]]:
 
 
 @pytest.fixture
+def behind_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
 def engine() -> Iterator[Ministack]:
     made = Ministack()
     made.start()
@@ -59,11 +67,8 @@ def test_ministack_listens_on_loopback_and_nowhere_else(engine: Ministack) -> No
     assert addresses(engine.pid) == [("0100007F", port)]
 
 
-def test_a_proxy_of_the_shell_is_not_used_for_the_engine(engine: Ministack, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HTTP_PROXY", "http_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:1")
-    for name in ("NO_PROXY", "no_proxy"):
-        monkeypatch.delenv(name, raising=False)
+@pytest.mark.usefixtures("behind_a_proxy")
+def test_a_proxy_of_the_shell_is_not_used_for_the_engine(engine: Ministack) -> None:
     assert engine.session().client("dynamodb", config=aws.CONFIG).list_tables()["TableNames"] == []
 
 

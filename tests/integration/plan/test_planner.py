@@ -55,7 +55,8 @@ def test_every_plan_meets_its_target_with_a_narrow_zone(change: dict[str, Any], 
     target, on_grid = replace(GOAL, **change), "restart" in change
     plan = best_plan(target)
     assert watched(plan.parameters).epsilon == target.epsilon
-    assert (watched(plan.parameters) if on_grid else plan.proved.watched_sets).delta <= target.delta
+    assert watched(plan.parameters).delta <= target.delta
+    assert on_grid or plan.proved.watched_sets.delta <= target.delta
     assert plan.parameters.k == target.k
     assert plan.parameters.never_true_below >= 1
     assert (plan.parameters.restart is None) == on_grid

@@ -158,7 +158,12 @@ def test_no_report_of_an_accepted_size_costs_three_times_a_good_one(stack: Stack
 
 def test_strangers_end_no_job_and_charge_nothing_to_it(stack: Stack) -> None:
     """Junk with invented origins, hours and destinations beside good reports."""
-    mine, api = "https://mine.test", {"api": "attribution-reporting", "attribution_destination": "https://shop.test"}
+    mine, shop = "https://mine.test", "https://shop.test"
+    api = {
+        "api": "attribution-reporting",
+        "attribution_destination": shop,
+        "source_registration_time": made.NOW - 86_400,
+    }
     assert stack.request("GET", PUBLIC_KEYS).status == 200
     send = partial(post, stack, path=ATTRIBUTION, **api)
     now = int(stack.clock.now())
@@ -167,13 +172,13 @@ def test_strangers_end_no_job_and_charge_nothing_to_it(stack: Stack) -> None:
         assert send(text, number, reporting_origin=mine, scheduled_report_time=now - HOUR) == 200
     for number in range(100, 130):
         origin = f"https://{number}.test" if number % 2 else mine
-        hour, shop = now - number * 12 * HOUR, f"https://shop-{number}.test"
-        sent = send(b"junk", number, reporting_origin=origin, scheduled_report_time=hour, attribution_destination=shop)
+        hour, other = now - number * 12 * HOUR, f"https://shop-{number}.test"
+        sent = send(b"junk", number, reporting_origin=origin, scheduled_report_time=hour, attribution_destination=other)
         assert sent == 200
     before = set(names(stack))
     stack.advance(61)
     assert len(set(names(stack)) - before) <= 64
-    told = done(stack, "mine", "attribution-reporting", mine, attribution_destinations="https://shop.test")
+    told = done(stack, "mine", "attribution-reporting", mine, attribution_destinations=shop)
     assert told["result_info"]["return_code"] == "SUCCESS", told
     assert told["privacy"]["rows_charged"] == 1
     assert stack.failures == []

@@ -134,6 +134,7 @@ def test_columns_of_one_key_are_joined_and_the_verdict_follows(log: Path) -> Non
     told = json.loads(run("join", sets, days, "--json").stdout)
     assert told["firstInSecond"] == {"matched": 0.0, "standardError": 0.0, "thesis": 0.0}
     assert (told["estimator"], told["joinable"]) == ("matched", False)
+    assert (told["firstUnique"], told["secondUnique"]) == (0.1, 1.0)
 
 
 def test_sketches_of_different_keys_refuse_to_be_merged_or_joined(log: Path, tmp_path: Path) -> None:

@@ -155,6 +155,7 @@ REFUSED = [
     (["demo", "--to", "2026-02-30", "--log", "empty"], ["--to", "write it as 2026-01-31"]),
     (["demo", "--log", "nowhere.csv"], ["--log", "nowhere.csv", "does not exist"]),
     (["demo", "--log", "."], ["cannot be read"]),
+    (["demo", "--type", ONE_TYPE, "--types", "empty"], ["give --type or --types, not both"]),
     (["demo", "--log", "empty"], ["no column 'time'"]),
     (["demo", "--columns", "a,b", "--log", "empty"], ["--columns", "three names"]),
     (
