@@ -50,7 +50,7 @@ class KeyedTable:
         return unless_refused(self._client.update_item, **self._conditional(key, update, condition, values), **more)
 
     def _set(self, key: Any, update: str, **values: Any) -> Mapping[str, Any]:
-        """The answer of an update without a condition, with the new values of what it changes."""
+        """The answer of an unconditional update, with the new values."""
         return self._client.update_item(
             TableName=self._table,
             Key=self._key(key),

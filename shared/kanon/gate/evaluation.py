@@ -46,6 +46,10 @@ MOST_PARTS_READ = 64
 """Without an object of the step before, at most so many parts are read in a step: about 15 million sets."""
 
 
+Made = tuple[str | None, Remaking | None]
+"""The object of true sets after a step, or what is made of it so far."""
+
+
 class Recorded(NamedTuple):
     """What Control has recorded of a deployment.
 
@@ -163,8 +167,8 @@ class Evaluation(Decisions):
         """Evaluate the closed steps of ``slot`` that are not evaluated yet, until all are done or time is short.
 
         Args:
-            slot: which slot.
-            holder: a name for this worker, new for each run.
+            slot: the slot.
+            holder: a new name for this worker.
             clock: the server's clock, Unix seconds.
             time_left: seconds until this worker must have stopped.
 
@@ -276,12 +280,11 @@ class Evaluation(Decisions):
                 done = self._evaluate_step(run)
                 if done is None:
                     break
-                # Read the clock again: if a step closes during this run, its message does nothing; this run
-                # evaluates it.
+                # If a step closes during this run, its message does nothing: this run evaluates it.
                 run.last = self._last(run, clock())
                 earlier, (manifest, run.pieces) = run.pieces, done
-                shown, remaking = self._put_true(run, earlier, manifest)
-                self._complete(run, run.step, manifest, shown, clock(), remaking, leaving=run.step >= run.last)
+                made = self._put_true(run, earlier, manifest)
+                self._complete(run, run.step, manifest, made, clock(), leaving=run.step >= run.last)
                 run.bases = (manifest,)
             run.outcome = replace(run.outcome, steps=run.outcome.steps + 1)
             run.step += 1
@@ -366,10 +369,10 @@ class Evaluation(Decisions):
     def _complete_idle(self, run: Run, now: float, *, leaving: bool = False) -> None:
         """Complete the idle steps before the run's step; their states are those of the step before."""
         if run.idle:
-            row = run.row
-            self._complete(run, run.step - 1, row.manifest, row.shown, now, row.remaking, leaving=leaving)
+            made = run.row.shown, run.row.remaking
+            self._complete(run, run.step - 1, run.row.manifest, made, now, leaving=leaving)
 
-    def _put_true(self, run: Run, earlier: Sequence[Piece], manifest: str) -> tuple[str | None, Remaking | None]:
+    def _put_true(self, run: Run, earlier: Sequence[Piece], manifest: str) -> Made:
         """Put the object of the sets that are true after the run's step. It stays as it is if no set crossed.
 
         If a type is listed, the listed sets are put beside it. If it must be made of the parts, at most
@@ -435,17 +438,7 @@ class Evaluation(Decisions):
             sets.append(known or self.shown(run.keys.of(run.parts.read(piece)), run.step, since))
         return sets
 
-    def _complete(
-        self,
-        run: Run,
-        step: int,
-        manifest: str | None,
-        shown: str | None,
-        now: float,
-        remaking: Remaking | None,
-        *,
-        leaving: bool,
-    ) -> None:
+    def _complete(self, run: Run, step: int, manifest: str | None, made: Made, now: float, *, leaving: bool) -> None:
         """Publish the steps up to ``step`` and move the mark. If the run is ``leaving``, its lease is released too."""
         row, visible_from = run.row, self.schedule.visible_from(now)
         if row.evaluated_through is None:
@@ -456,9 +449,9 @@ class Evaluation(Decisions):
         kept = row.kept if manifest is None or manifest == row.manifest else (*row.kept, manifest)
         wanted = self.schedule.manifests_kept([step_of(name) for name in kept], now)
         kept = tuple(name for name in kept if step_of(name) in wanted)
-        commit = Commit(step, manifest, kept, moved_horizon(row.horizon, step, visible_from, shown), shown, remaking)
+        commit = Commit(step, manifest, kept, moved_horizon(row.horizon, step, visible_from, made[0]), *made)
         known = None if row.horizon is None else row.horizon.through
-        moves = self.statuses.horizon_moves(run.place.slot, step, visible_from, known, shown)
+        moves = self.statuses.horizon_moves(run.place.slot, step, visible_from, known, commit.shown)
         self.control.commit(run.place, row.run, row, commit, moves, leaving=leaving)
         run.row = replace(row, progress=None, **commit._asdict())
         run.idle, run.leased = 0, not leaving

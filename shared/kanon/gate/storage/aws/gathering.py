@@ -34,7 +34,7 @@ class Gathered(NamedTuple):
 
 @dataclass
 class Gathering:
-    """A :class:`kanon.gate.storage.aws.step_joins.Gathering` of a run.
+    """What a run and the ones before it have read of a step.
 
     Attributes:
         row: the row of the slot as it was leased.

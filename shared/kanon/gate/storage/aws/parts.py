@@ -77,11 +77,7 @@ class PartObjects:
 
     def put_list(self, listed: Listed, run: int) -> str:
         """Store a list of parts. Returns its name."""
-        content = json.dumps(listed._asdict()).encode()
-        content += b" " * (-len(content) % PADDING)
-        name = f"{self._name(listed.step, run)}-{sha256(content).hexdigest()}.list"
-        self._put(name, content)
-        return name
+        return self._put_text(json.dumps(listed._asdict()).encode(), listed.step, run, "list")
 
     def list_of(self, name: str) -> Listed:
         """A list of parts, of this slot or of another one.
@@ -89,15 +85,12 @@ class PartObjects:
         Raises:
             UndecodableMembersError: it is missing or damaged.
         """
-        found = json.loads(self._read(name, name.removesuffix(".list").rpartition("-")[2]))
+        found = json.loads(self.read_of(name))
         return Listed(found["step"], tuple(Piece(*each) for each in found["pieces"]), found["end"], found["last"])
 
     def put_read(self, content: bytes, step: int, run: int) -> str:
         """Store what was read of a step, with spaces at its end. Returns its name."""
-        content += b" " * (-len(content) % PADDING)
-        name = f"{self._name(step, run)}-{sha256(content).hexdigest()}.read"
-        self._put(name, content)
-        return name
+        return self._put_text(content, step, run, "read")
 
     def read_of(self, name: str) -> bytes:
         """What was read of a step.
@@ -105,7 +98,7 @@ class PartObjects:
         Raises:
             UndecodableMembersError: it is missing or damaged.
         """
-        return self._read(name, name.removesuffix(".read").rpartition("-")[2])
+        return self._read(name, name.rpartition(".")[0].rpartition("-")[2])
 
     def put_true(self, content: bytes, step: int, run: int) -> str:
         """Store the object of the sets that are true at a step, encrypted for ``query``. Returns its name."""
@@ -155,6 +148,12 @@ class PartObjects:
 
     def _name(self, step: int, run: int) -> str:
         return f"{self._folder}{step}-{run}-{next(self._numbers)}"
+
+    def _put_text(self, content: bytes, step: int, run: int, ending: str) -> str:
+        content += b" " * (-len(content) % PADDING)
+        name = f"{self._name(step, run)}-{sha256(content).hexdigest()}.{ending}"
+        self._put(name, content)
+        return name
 
     def _put(self, name: str, content: bytes, **encryption: Any) -> None:
         self._client.put_object(Bucket=self._bucket, Key=name, Body=content, **encryption)

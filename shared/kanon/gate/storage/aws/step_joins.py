@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from operator import itemgetter
 from tempfile import TemporaryFile
-from typing import IO, NamedTuple, Protocol
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,9 @@ from kanon.gate.storage.aws.step_log import (
     unpack_joins,
 )
 from kanon.gate.storage.aws.step_log import Joins as PackedJoins
+
+if TYPE_CHECKING:
+    from kanon.gate.storage.aws.gathering import Gathering
 
 READERS = 8
 """Pages read at once. A range of a partition that is longer than a page is read in as many parts."""
@@ -102,22 +105,6 @@ class Page(NamedTuple):
     sealed: dict[bytes, bytes]
 
 
-class Gathering(Protocol):
-    """What workers have read of a step so far, where the next one finds it."""
-
-    def time_left(self) -> float:
-        """Seconds until this worker must have stopped."""
-
-    def rest(self, step: int) -> Sequence[Range] | None:
-        """The ranges of a step that are still to be read; None if nothing was put yet."""
-
-    def put(self, step: int, contents: Iterable[bytes], rest: Sequence[Range]) -> None:
-        """Put what this worker has read since the last time, and record the ranges that are left."""
-
-    def contents(self) -> Iterator[bytes]:
-        """What other workers have put of that step."""
-
-
 class StepJoins:
     """The joins of a slot; a :class:`kanon.gate.storage.protocols.JoinLog` without what only a writer's log needs.
 
@@ -130,7 +117,9 @@ class StepJoins:
         gathering: where what was read is kept if it takes long; None: nowhere, there is time enough.
     """
 
-    def __init__(self, log: StepLog, slot: int, numbers: Mapping[str, int], gathering: Gathering | None = None) -> None:
+    def __init__(
+        self, log: StepLog, slot: int, numbers: Mapping[str, int], gathering: "Gathering | None" = None
+    ) -> None:
         self._log, self._slot, self._numbers, self._gathering = log, slot, numbers, gathering
         self._buffer: _Buffer | None = None
 
@@ -173,7 +162,6 @@ class StepJoins:
         return self._read(step).sealed(first, end)
 
     def _read(self, step: int) -> "_Buffer":
-        """The buffer of a step."""
         if self._buffer is None or self._buffer.step != step:
             self.close()
             layout = self._log.layouts.at(step)
@@ -190,7 +178,7 @@ class StepJoins:
             self._buffer = buffer
         return self._buffer
 
-    def _gather(self, buffer: "_Buffer", layout: Layout, gathering: Gathering) -> None:
+    def _gather(self, buffer: "_Buffer", layout: Layout, gathering: "Gathering") -> None:
         """Read what no worker has read yet, and then get what others have put.
 
         Raises:
@@ -428,7 +416,7 @@ class _Buffer:
         some: list[tuple[_Held, bytes]] = []
         size, new, self._saved = 0, self._held[self._saved :], len(self._held)
         for held in new:
-            some.append((held, self._slice(held.content, 0, int(held.edges[-1]))))
+            some.append((held, self._slice(held, 0, BUCKETS)))
             size += int(held.edges[-1])
             if size > MOST_CONTENT_BYTES:
                 yield _encoded(some)
@@ -444,27 +432,28 @@ class _Buffer:
 
     def joins(self, first: bytes, end: bytes | None) -> Joins:
         """The distinct joins from ``first`` up to ``end``, sorted."""
-        lowest, highest = self._layout.keys_of(self._slot)
-        if (end is not None and end <= lowest) or first > highest:
-            return np.zeros(0, JOIN)
-        together = self._together()
-        low, high = self._bucket(max(first, lowest)), self._bucket(highest if end is None else min(end, highest))
-        groups = range(low // together, high // together + 1)
+        buckets, together = self._buckets(first, end), self._together()
+        groups = range(buckets.start // together, -(-buckets.stop // together))
         return _joined(_between(self._group(group, together), first, end) for group in groups)
 
     def sealed(self, first: bytes, end: bytes | None) -> dict[bytes, bytes]:
         """The first sealed value of each set from ``first`` up to ``end``. One page after the other is in memory."""
-        lowest, highest = self._layout.keys_of(self._slot)
-        if (end is not None and end <= lowest) or first > highest:
-            return {}
-        low, high = self._bucket(max(first, lowest)), self._bucket(highest if end is None else min(end, highest))
+        buckets = self._buckets(first, end)
         found: dict[bytes, bytes] = {}
         pages = ((held.place, held) for held in self._held if held.place is not None)
         for _, page in sorted(pages, key=itemgetter(0)):
-            for key, value in _records(self._slice(page.content, int(page.edges[low]), int(page.edges[high + 1]))):
+            for key, value in _records(self._slice(page, buckets.start, buckets.stop)):
                 if first <= key and (end is None or key < end):
                     found.setdefault(key, value)
         return found
+
+    def _buckets(self, first: bytes, end: bytes | None) -> range:
+        """The buckets of a range of keys."""
+        lowest, highest = self._layout.keys_of(self._slot)
+        if (end is not None and end <= lowest) or first > highest:
+            return range(0)
+        last = highest if end is None else min(end, highest)
+        return range(self._bucket(max(first, lowest)), self._bucket(last) + 1)
 
     def _bucket(self, key: bytes) -> int:
         return int.from_bytes(key[:2], "big") * self._layout.slots >> 8 & BUCKETS - 1
@@ -478,21 +467,19 @@ class _Buffer:
         """The distinct joins of some buckets, sorted. The last ones are kept: the next range may begin in them."""
         if self._last[0] != group:
             low, high = group * together, (group + 1) * together
-            parts = [
-                self._slice(held.content, int(held.edges[low]), int(held.edges[high]))
-                for held in self._held
-                if held.place is None
-            ]
+            parts = [self._slice(held, low, high) for held in self._held if held.place is None]
             entries = np.sort(np.frombuffer(b"".join(parts), f"S{JOIN.itemsize}"))
             new = np.ones(len(entries), bool)
             new[1:] = entries[1:] != entries[:-1]
             self._last = group, entries[new].view(JOIN)
         return self._last[1]
 
-    def _slice(self, held: bytes | int, first: int, end: int) -> bytes:
-        if isinstance(held, bytes):
-            return held[first:end]
-        return b"".join(_read(self._descriptor, held + first, end - first))
+    def _slice(self, held: _Held, low: int, high: int) -> bytes:
+        """What is held of the buckets from ``low`` up to ``high``, which is not included."""
+        first, end = int(held.edges[low]), int(held.edges[high])
+        if isinstance(held.content, bytes):
+            return held.content[first:end]
+        return b"".join(_read(self._descriptor, held.content + first, end - first))
 
 
 def _read(file: int, at: int, size: int) -> Iterator[bytes]:
