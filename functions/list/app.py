@@ -11,7 +11,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from kanon import aws, clock
 from kanon.errors import ConfigurationError, kind_and_place, texts_withheld
-from kanon.gate.listing import Listing, Outcome
+from kanon.gate.listing import Listing, ListOutcome
 from kanon.gate.sealing import LISTER_KEY, private_key, public_text
 from kanon.gate.settings import ListSettings
 from kanon.gate.storage.aws.control import Control
@@ -56,7 +56,7 @@ def listing() -> Listing:
 def handler(event: dict[str, Any], context: LambdaContext) -> None:  # noqa: ARG001, Lambda passes both
     """Entry point: the schedule calls it. What fails is done by the next call."""
     try:
-        outcome = listing().run(clock.now()) if LISTED else Outcome()  # a key may come before the first listed type
+        outcome = listing().run(clock.now()) if LISTED else ListOutcome()  # a key may come before the first listed type
     except Exception as error:
         logger.error("lists are not published", **kind_and_place(error))
         raise

@@ -36,7 +36,7 @@ class TakenError(Error):
         )
 
 
-class Row(NamedTuple):
+class AccountRow(NamedTuple):
     """What is known of an account.
 
     Attributes:
@@ -55,14 +55,14 @@ class Row(NamedTuple):
 class Accounts(Protocol):
     """The rows of accounts. No write of an earlier time may come back: not from a backup, nor from a replica."""
 
-    def record(self, account: bytes, row: Row, free_through: int) -> None:
+    def record(self, account: bytes, row: AccountRow, free_through: int) -> None:
         """Put a row if there is none, or one whose ``last_week`` is at most ``free_through``.
 
         A row that is not deleted and has the same commitment gets a later ``last_week``, and ``recovery`` unless this
         is empty. Any other row stays.
         """
 
-    def read(self, account: bytes) -> Row | None:
+    def read(self, account: bytes) -> AccountRow | None:
         """The row as the last write left it."""
 
     def delete(self, account: bytes) -> None:
@@ -157,14 +157,14 @@ class Enrolling:
             raise NotNowError("the request is for another week: get the key again, and check the clock")
         context = credential_context(self.issuer.deployment, week)
         response = issue(self.issuer.key(week), message, context)  # it stays here unless its commitment is recorded
-        asked = Row(commitment(message), week, deleted=False, recovery=recovery)
+        asked = AccountRow(commitment(message), week, deleted=False, recovery=recovery)
         self.accounts.record(account, asked, free_through(now, self.longest))
         if not covers(self.accounts.read(account), asked):
             raise TakenError
         return response
 
 
-def covers(row: Row | None, asked: Row) -> bool:
+def covers(row: AccountRow | None, asked: AccountRow) -> bool:
     """Whether a row that was read lets the credential for ``asked`` leave."""
     return (
         row is not None and not row.deleted and row.commitment == asked.commitment and row.last_week >= asked.last_week
@@ -176,4 +176,4 @@ def free_through(now: float, longest: int) -> int:
     return week_of(now - AFTER - longest - LATE) - 1
 
 
-__all__ = ["Accounts", "Admission", "CredentialError", "Enrolling", "Issuer", "NotNowError", "Row", "TakenError"]
+__all__ = ["AccountRow", "Accounts", "Admission", "CredentialError", "Enrolling", "Issuer", "NotNowError", "TakenError"]

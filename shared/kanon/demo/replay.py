@@ -12,7 +12,7 @@ from kanon.errors import Error
 from kanon.joinlog import Join
 
 
-class Service(Protocol):
+class ReplayedService(Protocol):
     """A service on simulated time."""
 
     @property
@@ -108,7 +108,7 @@ class ReplayError(Error, RuntimeError):
 
 
 def replay(
-    service: Service, log: JoinLog, names: Sequence[str], watch: Callable[[Mapping[str, Result]], None]
+    service: ReplayedService, log: JoinLog, names: Sequence[str], watch: Callable[[Mapping[str, Result]], None]
 ) -> dict[str, Result]:
     """Replay the log on a service whose time is the start of the log, and return the results by type.
 

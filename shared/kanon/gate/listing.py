@@ -56,7 +56,7 @@ class Visible(NamedTuple):
 
 
 @dataclass
-class Outcome:
+class ListOutcome:
     """What a run has done.
 
     Attributes:
@@ -92,13 +92,13 @@ class Listing:
     objects: ListObjects
     key: "X25519PrivateKey"
 
-    def run(self, now: float) -> Outcome:
+    def run(self, now: float) -> ListOutcome:
         """Publish the lists that are visible at ``now`` and not published yet.
 
         Raises:
             UndecodableMembersError: an object of states is missing or damaged. The next run tries again.
         """
-        outcome, visible = Outcome(), self._visible(now)
+        outcome, visible = ListOutcome(), self._visible(now)
         if visible is None:
             return outcome
         for attempt in range(ATTEMPTS):
@@ -134,7 +134,7 @@ class Listing:
         return None
 
     def _publish(
-        self, visible: Visible, due: Mapping[str, tuple[Found, ...]], outcome: Outcome, *, again: bool
+        self, visible: Visible, due: Mapping[str, tuple[Found, ...]], outcome: ListOutcome, *, again: bool
     ) -> None:
         """Publish the lists of some types. What another lister has published, or an operator changed, is refused."""
         if again:  # a suppression may be newer
@@ -202,7 +202,7 @@ class Listing:
     # The sets of a slot
 
     def _values(
-        self, place: Place, visible: Visible, named: Mapping[int, str], hidden: frozenset[bytes], outcome: Outcome
+        self, place: Place, visible: Visible, named: Mapping[int, str], hidden: frozenset[bytes], outcome: ListOutcome
     ) -> Iterator["Value"]:
         """The values of a slot to list, each with its type and the step since which it is true."""
         name = self._object(place, visible)

@@ -16,7 +16,7 @@ from kanon.aws import CONFIG
 from kanon.clock import week_of
 from kanon.credentials import arc, enrolling
 from kanon.credentials.contexts import credential_context
-from kanon.credentials.enrolling import Enrolling, Issuer, Row, TakenError
+from kanon.credentials.enrolling import AccountRow, Enrolling, Issuer, TakenError
 from kanon.errors import KanonError
 from kanon.gate.storage.aws.accounts import Accounts
 from kanon.gate.storage.aws.opening import Opening
@@ -50,7 +50,7 @@ class Attempts:
         self.client = injector.attach(engine.session()).client("dynamodb", config=CONFIG)
         self.opening = Opening(self.client, "control")
 
-    def begin(self, before: Row | None) -> None:
+    def begin(self, before: AccountRow | None) -> None:
         """Begin with a row."""
         for table, (name, _) in KEYS.items():
             for item in self.client.scan(TableName=table)["Items"]:
@@ -94,14 +94,14 @@ def attempts() -> Iterator[Attempts]:
 
 STATES = {
     "a new account": None,
-    "a renewal": Row(arc.commitment(message(1)), WEEK - 1, deleted=False, recovery=b""),
-    "a free row": Row(arc.commitment(message(3)), WEEK - 9, deleted=False, recovery=b""),
+    "a renewal": AccountRow(arc.commitment(message(1)), WEEK - 1, deleted=False, recovery=b""),
+    "a free row": AccountRow(arc.commitment(message(3)), WEEK - 9, deleted=False, recovery=b""),
 }
 
 
 @pytest.mark.parametrize("failure", FAILURES[::ONE_IN], ids=str)
 @pytest.mark.parametrize("before", STATES.values(), ids=STATES)
-def test_one_m1_leaves_whichever_call_fails(attempts: Attempts, before: Row | None, failure: Failure) -> None:
+def test_one_m1_leaves_whichever_call_fails(attempts: Attempts, before: AccountRow | None, failure: Failure) -> None:
     met, plain = 0, Worker()
     attempts.begin(before)
     attempts.enrol(1, plain)

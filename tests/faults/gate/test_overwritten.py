@@ -18,7 +18,7 @@ import pytest
 import kanon.disk
 from kanon import clock
 from kanon.counted import FOLDER, Counted
-from kanon.credentials.enrolling import Row
+from kanon.credentials.enrolling import AccountRow
 from kanon.errors import ConfigurationError
 from kanon.findings import Verdict
 from kanon.gate.storage.disk import accounts as accounts_module
@@ -71,7 +71,7 @@ def start(path: Path) -> None:
 
 def _record(path: Path, account: int, recovery: bytes = b"") -> None:
     with closing(AccountsFile(path / ACCOUNTS)) as accounts:
-        row = Row(bytes(33), WEEK, deleted=False, recovery=recovery)
+        row = AccountRow(bytes(33), WEEK, deleted=False, recovery=recovery)
         accounts.record(account.to_bytes(32), row, WEEK - 9)
         told.append("recorded")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kanon.credentials.enrolling import Row
+from kanon.credentials.enrolling import AccountRow
 from kanon.errors import ConfigurationError
 from kanon.gate.storage.aws import accounts as aws_accounts
 from kanon.gate.storage.aws.accounts import Accounts
@@ -25,8 +25,8 @@ ACCOUNT, OTHER = b"\x01" * 32, b"\x02" * 32
 ONE, TWO = b"\x02" + b"1" * 32, b"\x03" + b"2" * 32
 KEYS = {"accounts": ("account", "B"), "control": ("name", "S")}
 STATES = product((1, 2), (False, True), (b"", b"old"))
-ROWS: list[Row | None] = [None, *(Row(ONE, week, deleted, blob) for week, deleted, blob in STATES)]
-ASKED = [Row(who, week, False, blob) for who, week, blob in product((ONE, TWO), (1, 2), (b"", b"new"))]  # noqa: FBT003
+ROWS: list[AccountRow | None] = [None, *(AccountRow(ONE, week, deleted, blob) for week, deleted, blob in STATES)]
+ASKED = [AccountRow(who, week, False, blob) for who, week, blob in product((ONE, TWO), (1, 2), (b"", b"new"))]  # noqa: FBT003
 FREE = (0, 1, 2)
 CALLS = list(product(ROWS, ASKED, FREE))
 Call = Callable[[Any], None]
@@ -61,21 +61,21 @@ def file(tmp_path: Path) -> Iterator[AccountsFile]:
     made.close()
 
 
-def in_file(file: AccountsFile, row: Row | None) -> AccountsFile:
+def in_file(file: AccountsFile, row: AccountRow | None) -> AccountsFile:
     file.database.execute("DELETE FROM accounts")
     if row is not None:
         file.database.execute("INSERT INTO accounts VALUES (?, ?, ?, ?, ?)", (ACCOUNT, *row))
     return file
 
 
-def in_table(client: Any, row: Row | None) -> Accounts:
+def in_table(client: Any, row: AccountRow | None) -> Accounts:
     client.delete_item(TableName="accounts", Key={"account": {"B": ACCOUNT}})
     if row is not None:
         client.put_item(TableName="accounts", Item=aws_accounts._item(ACCOUNT, row))
     return Accounts(client, "accounts")
 
 
-def unlike(client: Any, file: AccountsFile, calls: list[tuple[Row | None, Row, int]]) -> Iterator[Any]:
+def unlike(client: Any, file: AccountsFile, calls: list[tuple[AccountRow | None, AccountRow, int]]) -> Iterator[Any]:
     """The calls after which table and file differ, and None for each after which the row is another one."""
     for row, asked, free in calls:
         here, there = in_file(file, row), in_table(client, row)
@@ -101,8 +101,10 @@ def test_every_call_changes_every_row_as_in_a_directory(client: Any, file: Accou
 
 
 BETWEEN: dict[str, Call] = {
-    "another request of the person": lambda table: table.record(ACCOUNT, Row(ONE, 3, deleted=False, recovery=b"b"), 0),
-    "a request of another m1": lambda table: table.record(ACCOUNT, Row(TWO, 3, deleted=False, recovery=b"b"), 2),
+    "another request of the person": lambda table: table.record(
+        ACCOUNT, AccountRow(ONE, 3, deleted=False, recovery=b"b"), 0
+    ),
+    "a request of another m1": lambda table: table.record(ACCOUNT, AccountRow(TWO, 3, deleted=False, recovery=b"b"), 2),
     "a deletion": lambda table: table.delete(ACCOUNT),
     "forgetting": lambda table: table.forget(2, lambda: True),
 }
@@ -119,7 +121,9 @@ class Interrupted(Accounts):
         return super()._update(*given, **more)
 
 
-def outcomes(client: Any, row: Row | None, asked: Row, free: int, between: Call) -> list[Row | None]:
+def outcomes(
+    client: Any, row: AccountRow | None, asked: AccountRow, free: int, between: Call
+) -> list[AccountRow | None]:
     """What is left if something runs before the request, and if it runs after it."""
     found = []
     for before in (True, False):
@@ -166,7 +170,7 @@ def test_each_planted_condition_is_found(
 def test_free_rows_are_forgotten_and_others_stay(client: Any) -> None:
     table = in_table(client, None)
     for number in range(30):
-        table.record(bytes([number]) * 32, Row(ONE, number % 3, deleted=False, recovery=b"blob"), -1)
+        table.record(bytes([number]) * 32, AccountRow(ONE, number % 3, deleted=False, recovery=b"blob"), -1)
     table.forget(1, iter([True, True, False]).__next__)  # no time for the third one
     assert sum(table.read(bytes([number]) * 32) is None for number in range(30)) == 2
     table.forget(1, lambda: True)
@@ -174,14 +178,14 @@ def test_free_rows_are_forgotten_and_others_stay(client: Any) -> None:
 
 
 def test_a_row_that_is_renewed_while_others_are_forgotten_stays(client: Any) -> None:
-    table = in_table(client, Row(ONE, 1, deleted=False, recovery=b""))
+    table = in_table(client, AccountRow(ONE, 1, deleted=False, recovery=b""))
 
     def renewed() -> bool:
-        table.record(ACCOUNT, Row(ONE, 5, deleted=False, recovery=b""), 0)
+        table.record(ACCOUNT, AccountRow(ONE, 5, deleted=False, recovery=b""), 0)
         return True
 
     table.forget(1, renewed)
-    assert table.read(ACCOUNT) == Row(ONE, 5, deleted=False, recovery=b"")
+    assert table.read(ACCOUNT) == AccountRow(ONE, 5, deleted=False, recovery=b"")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from kanon.gate.listing import Listing, Outcome
+from kanon.gate.listing import Listing, ListOutcome
 from kanon.gate.lists import Found, Listed
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.names import set_key
@@ -102,7 +102,7 @@ class Published(Scenario):
         )
         return replace(made, **other)
 
-    def publish(self, now: float) -> Outcome:
+    def publish(self, now: float) -> ListOutcome:
         return self.lister().run(now)
 
     @property

@@ -13,7 +13,7 @@ import pytest
 
 from kanon.clock import AFTER, BEFORE, DAY, MONDAY, WEEK, end_of_week, week_of
 from kanon.credentials import enrolling
-from kanon.credentials.enrolling import Row, covers
+from kanon.credentials.enrolling import AccountRow, covers
 from kanon.gate.storage.disk.accounts import AccountsFile
 
 ACCOUNT = b"account"
@@ -50,7 +50,7 @@ class State(NamedTuple):
     """The row of the account, and what has happened."""
 
     day: int
-    row: Row | None
+    row: AccountRow | None
     asked: int
     waiting: tuple[Waiting, ...]
     uses: tuple[Use, ...]
@@ -68,23 +68,23 @@ class World:
     def __init__(self) -> None:
         self.file = InMemory(Path(":memory:"))
 
-    def put(self, row: Row | None) -> None:
+    def put(self, row: AccountRow | None) -> None:
         self.file.database.execute("DELETE FROM accounts")
         if row is not None:
             values = (ACCOUNT, row.commitment, row.last_week, row.deleted, row.recovery)
             self.file.database.execute("INSERT INTO accounts VALUES (?, ?, ?, ?, ?)", values)
 
-    def recorded(self, row: Row | None, asked: Row, now: int) -> Row | None:
+    def recorded(self, row: AccountRow | None, asked: AccountRow, now: int) -> AccountRow | None:
         self.put(row)
         self.file.record(ACCOUNT, asked, enrolling.free_through(now, WINDOW))
         return self.file.read(ACCOUNT)
 
-    def deleted(self, row: Row | None) -> Row | None:
+    def deleted(self, row: AccountRow | None) -> AccountRow | None:
         self.put(row)
         self.file.delete(ACCOUNT)
         return self.file.read(ACCOUNT)
 
-    def leaves(self, row: Row | None, asked: Row) -> bool:
+    def leaves(self, row: AccountRow | None, asked: AccountRow) -> bool:
         return covers(row, asked)
 
     def next(self, state: State) -> Iterator[State]:
@@ -96,14 +96,14 @@ class World:
             yield state._replace(row=self.deleted(state.row), deletions=state.deletions + 1)
         if state.asked < REQUESTS:
             for commitment in PEOPLE:
-                asked = Row(commitment, week_of(now), deleted=False, recovery=b"")
+                asked = AccountRow(commitment, week_of(now), deleted=False, recovery=b"")
                 row = self.recorded(state.row, asked, now)
                 waiting = tuple(sorted((*state.waiting, Waiting(commitment, asked.last_week))))
                 yield state._replace(row=row, asked=state.asked + 1, waiting=waiting)
         for place, each in enumerate(state.waiting):
             others = (*state.waiting[:place], *state.waiting[place + 1 :])
             yield state._replace(waiting=others)  # its process stopped
-            if self.leaves(state.row, Row(each.commitment, each.week, deleted=False, recovery=b"")):
+            if self.leaves(state.row, AccountRow(each.commitment, each.week, deleted=False, recovery=b"")):
                 yield state._replace(waiting=others, uses=_used(state.uses, each, now))
 
     def explore(self) -> tuple[int, Violation | None]:
@@ -157,8 +157,8 @@ def test_no_account_has_two_m1_in_one_window(world: World) -> None:
 def test_an_account_gets_another_m1_in_time(world: World) -> None:
     """Otherwise the model shows nothing."""
     now = END + AFTER + WINDOW + enrolling.LATE
-    first = Row(PEOPLE[0], week_of(START), deleted=False, recovery=b"blob")
-    other = Row(PEOPLE[1], week_of(now), deleted=False, recovery=b"")
+    first = AccountRow(PEOPLE[0], week_of(START), deleted=False, recovery=b"blob")
+    other = AccountRow(PEOPLE[1], week_of(now), deleted=False, recovery=b"")
     for deleted in (False, True):
         row = first._replace(deleted=deleted)
         assert world.recorded(row, other, now - 1) == row
@@ -190,33 +190,33 @@ def test_a_row_that_is_free_too_early_is_found(world: World, monkeypatch: pytest
 class WithoutReading(World):
     """Lets the credential of the request leave, whatever is recorded."""
 
-    def leaves(self, row: Row | None, asked: Row) -> bool:
+    def leaves(self, row: AccountRow | None, asked: AccountRow) -> bool:
         return True
 
 
 class WithoutTombstones(World):
     """Removes the row of a deleted account."""
 
-    def deleted(self, row: Row | None) -> Row | None:
+    def deleted(self, row: AccountRow | None) -> AccountRow | None:
         return None
 
 
 class WithoutWeeks(World):
     """Does not record that a later week was signed."""
 
-    def recorded(self, row: Row | None, asked: Row, now: int) -> Row | None:
+    def recorded(self, row: AccountRow | None, asked: AccountRow, now: int) -> AccountRow | None:
         new = super().recorded(row, asked, now)
         same = row is not None and new is not None and row.commitment == new.commitment
         return row if same else new
 
-    def leaves(self, row: Row | None, asked: Row) -> bool:
+    def leaves(self, row: AccountRow | None, asked: AccountRow) -> bool:
         return row is not None and row.commitment == asked.commitment
 
 
 class WithoutConditions(World):
     """Records whatever comes last, and reads it before."""
 
-    def recorded(self, row: Row | None, asked: Row, now: int) -> Row | None:
+    def recorded(self, row: AccountRow | None, asked: AccountRow, now: int) -> AccountRow | None:
         return asked
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from kanon.credentials.enrolling import Row
+from kanon.credentials.enrolling import AccountRow
 from kanon.dynamo.batches import Item
 from kanon.dynamo.conditions import unless_refused
 from kanon.dynamo.tables import KeyedTable, bound, item_of
@@ -21,7 +21,7 @@ class Accounts(KeyedTable):
     key_name = "account"
     key_type = "B"
 
-    def record(self, account: bytes, row: Row, free_through: int) -> None:
+    def record(self, account: bytes, row: AccountRow, free_through: int) -> None:
         """Put a row, unless the account has another commitment, was deleted, or has a later row."""
         put = unless_refused(
             self._client.put_item,
@@ -39,7 +39,7 @@ class Accounts(KeyedTable):
             values |= bound(recovery=row.recovery)
         self._update(account, update, IF_SAME, values)
 
-    def read(self, account: bytes) -> Row | None:
+    def read(self, account: bytes) -> AccountRow | None:
         """The row of an account, strongly consistent."""
         item = self._item(account)
         return _row(item) if item else None
@@ -66,11 +66,13 @@ class Accounts(KeyedTable):
             )
 
 
-def _item(account: bytes, row: Row) -> Item:
+def _item(account: bytes, row: AccountRow) -> Item:
     item = item_of(account=account, commitment=row.commitment, last_week=row.last_week, deleted=row.deleted)
     return item | item_of(recovery=row.recovery) if row.recovery else item
 
 
-def _row(item: Item) -> Row:
+def _row(item: Item) -> AccountRow:
     recovery = item.get("recovery", {"B": b""})["B"]
-    return Row(bytes(item["commitment"]["B"]), int(item["last_week"]["N"]), item["deleted"]["BOOL"], bytes(recovery))
+    return AccountRow(
+        bytes(item["commitment"]["B"]), int(item["last_week"]["N"]), item["deleted"]["BOOL"], bytes(recovery)
+    )

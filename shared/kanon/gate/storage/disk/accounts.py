@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from kanon.counted import Counted, counting_all
-from kanon.credentials.enrolling import Row
+from kanon.credentials.enrolling import AccountRow
 from kanon.disk import transaction
 
 SCHEMA = """
@@ -23,7 +23,7 @@ class AccountsFile(Counted):
     def __init__(self, path: Path) -> None:
         super().__init__(path, SCHEMA + counting_all("accounts"))
 
-    def record(self, account: bytes, row: Row, free_through: int) -> None:
+    def record(self, account: bytes, row: AccountRow, free_through: int) -> None:
         """Put a row, unless the account has another commitment, was deleted, or has a later row."""
         with transaction(self.database):
             self.database.execute("DELETE FROM accounts WHERE last_week <= ?", (free_through,))
@@ -36,12 +36,12 @@ class AccountsFile(Counted):
             )
         self.remember()
 
-    def read(self, account: bytes) -> Row | None:
+    def read(self, account: bytes) -> AccountRow | None:
         """The row of an account."""
         found = self.database.execute(
             "SELECT commitment, last_week, deleted, recovery FROM accounts WHERE account = ?", (account,)
         ).fetchone()
-        return None if found is None else Row(found[0], found[1], bool(found[2]), found[3])
+        return None if found is None else AccountRow(found[0], found[1], bool(found[2]), found[3])
 
     def delete(self, account: bytes) -> None:
         """Mark the row of an account as deleted."""
