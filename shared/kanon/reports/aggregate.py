@@ -329,7 +329,7 @@ class _NoBudget:
     @property
     def budgets(self) -> Never:
         """No local job asks what is left: none skips units that are short, and none is refused for them."""
-        raise NotImplementedError
+        raise AssertionError("the tool keeps no ledger")
 
 
 def read_inputs(places: Sequence[Path]) -> tuple[Path, ...]:
