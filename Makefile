@@ -184,7 +184,7 @@ fuzz: install  ## send thousands of bad inputs to the API, to every parser and t
 		tests/unit/cli/test_every_command.py tests/integration/cli/test_joinlog_batches.py $(ARGS)
 
 .PHONY: bench
-bench: install  ## measure cost relative to bare libraries, with the whole history (ARGS=--short: two minutes; ARGS=--keep: ten minutes, into docs/evidence)
+bench: install  ## measure cost relative to bare libraries; needs all commits of git (ARGS=--short: two minutes; ARGS=--keep: ten minutes, into docs/evidence)
 	@$(BIN)/python -m bench $(ARGS)
 
 .PHONY: lint

@@ -105,7 +105,7 @@ class Decided(NamedTuple):
     Attributes:
         pieces: its parts.
         end: the first key after the range; None: there is none.
-        new: whether they are put anew; otherwise nothing happened.
+        new: whether they were written; otherwise nothing happened.
         crossed: the sets that crossed.
         sets: the number of sets decided.
         skipped: the number of joins of retired types.
@@ -162,7 +162,7 @@ class Decisions:
             mark: the last step evaluated.
             keys: the keys of the slot; None for all.
             begin: the first key that is not decided yet; None for that of the slot.
-            anew: whether parts in which nothing happens are put anew too.
+            anew: whether parts in which nothing happens are written too.
         """
         deciding, all_due, count = self._deciding(step), self.begins_generation(step, mark), log.count(step)
         old = list(in_range(pieces, Keys() if keys is None else keys))

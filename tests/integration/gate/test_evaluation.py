@@ -529,7 +529,7 @@ def test_a_version_without_a_type_whose_states_are_stored_stops_and_drops_none(s
 
 
 def test_a_crossing_in_the_next_instance_does_not_hide_the_one_that_readers_still_need(scenario: Scenario) -> None:
-    """Each set gets a crowd in one step of six only. So it is forgotten, and made anew when the next crowd comes."""
+    """Each set gets a crowd in one step of six only. It is forgotten, and the next crowd makes it again."""
     scenario.start()
     before: dict[bytes, bool] = {}
     true = 0

@@ -115,7 +115,7 @@ def test_a_type_whose_number_does_not_fit_into_a_join_is_refused_before_any_join
 
 
 def test_a_crossing_in_the_next_instance_does_not_hide_the_one_that_readers_still_need(tmp_path: Path) -> None:
-    """Each set gets a crowd in one step of six only. So it is forgotten, and made anew when the next crowd comes."""
+    """Each set gets a crowd in one step of six only. It is forgotten, and the next crowd makes it again."""
     directory = opened(tmp_path / "d", FIRST * PERIOD)
     oracle, questions = Oracle(directory), [(name, set_id) for name in TYPES for set_id in SETS]
     before, true = dict.fromkeys(questions, False), 0
