@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from kanon.gate.deciding import Decisions
-from kanon.gate.storage.protocols import ClosedLog, Control, Manifest, Parts, Piece, Sealed, Status
+from kanon.gate.storage.disk.log import DiskLog
+from kanon.gate.storage.disk.parts import PartFiles
+from kanon.gate.storage.protocols import Control, Manifest, Piece, Sealed, Status
 
 
 class Progress(NamedTuple):
@@ -33,8 +35,8 @@ class Segments(Decisions):
         begin_at: the first step of a deployment that has no mark.
     """
 
-    log: ClosedLog
-    parts: Parts
+    log: DiskLog
+    parts: PartFiles
     control: Control
     run: int
     begin_at: int

@@ -1,6 +1,6 @@
 """The storage of a slot in the gate's own terms, and what its parts and answers are there.
 
-``disk`` and ``aws`` implement it. :class:`Control` and :class:`ClosedLog` are those of one process.
+``disk`` and ``aws`` implement it. :class:`Control` is that of one process.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -77,33 +77,14 @@ class JoinLog(Protocol):
         """The sealed value of each of these sets whose joins carried one, by set key; the first one of each."""
 
 
-class ClosedLog(JoinLog, Protocol):
-    """The log of one process, which closes its steps."""
-
-    def close_through(self, step: int) -> None:
-        """Accept no join of this step or an earlier one any more."""
-
-    def steps(self) -> list[int]:
-        """The steps that have joins, oldest first."""
-
-    def forget_before(self, step: int) -> None:
-        """Delete the joins of earlier steps."""
-
-
 class Parts(Protocol):
-    """The stored parts."""
+    """The stored parts, as decisions need them."""
 
     def put(self, part: "Part", step: int, run: int, first: str) -> Piece:
         """Store a part under a name that is never used again."""
 
-    def sync(self) -> None:
-        """Make what was put durable."""
-
     def read(self, piece: Piece) -> "Part":
         """A part as it was put."""
-
-    def sweep(self, names: set[str], run: int) -> None:
-        """Delete the parts of finished runs except these: ``run`` is the number of the current one."""
 
 
 class Control(Protocol):
