@@ -4,7 +4,7 @@ from hashlib import sha256
 
 from kanon.credentials.enrolling import Admission, CredentialError, Issuer, NotNowError
 from kanon.gate.models import Presentation
-from kanon.http.answers import ErrorAnswer, Problem, error_answer
+from kanon.http.answers import Problem, error_answer, wrong_field
 from kanon.http.bodies import RequestError
 from kanon.keys import Secret
 
@@ -32,11 +32,6 @@ def admit(admission: Admission, type_name: str, set_id: bytes, given: Presentati
     try:
         return admission.tag(type_name, set_id, given.epoch, given.step, given.proof, now)
     except NotNowError as error:
-        raise RequestError(refusal(400, "presentation", error)) from None
+        raise RequestError(wrong_field("presentation", str(error))) from None
     except CredentialError:
         raise RequestError(NOT_HELD) from None
-
-
-def refusal(code: int, field: str, error: Exception) -> ErrorAnswer:
-    """An answer that names a field of the request and what to change about it."""
-    return error_answer(code, f"{field}: {error}", Problem(field=field, reason=str(error)))

@@ -17,9 +17,8 @@ from pydantic import BeforeValidator, Field, StrictInt
 from kanon import clock
 from kanon.credentials.arc import REQUEST_BYTES
 from kanon.credentials.enrolling import MOST_RECOVERY_BYTES, CredentialError, Enrolling, NotNowError, TakenError
-from kanon.gate.admitting import refusal
 from kanon.gate.models import CREDENTIALS, ISSUER_KEYS
-from kanon.http.answers import UNKNOWN_CALLER, Body, error_answer
+from kanon.http.answers import UNKNOWN_CALLER, Body, error_answer, wrong_field
 from kanon.http.bodies import RequestError
 from kanon.keys import Secret
 
@@ -92,9 +91,9 @@ class EnrolRoutes:
         try:
             response = self.enrolling.enrol(account, body.request, body.epoch, body.recovery, clock.now())
         except NotNowError as error:
-            raise RequestError(refusal(400, "epoch", error)) from None
+            raise RequestError(wrong_field("epoch", str(error))) from None
         except CredentialError as error:
-            raise RequestError(refusal(400, "request", error)) from None
+            raise RequestError(wrong_field("request", str(error))) from None
         except TakenError as error:
             raise RequestError(error_answer(409, str(error))) from None
         return _answer({"response": _text(response)})

@@ -22,7 +22,7 @@ from kanon.gate.paths import TypeInPath
 from kanon.gate.publishing import next_tick, tick_of
 from kanon.gate.ranges import ListStep
 from kanon.gate.types import Type
-from kanon.http.answers import AnswerBody, Problem, error_answer
+from kanon.http.answers import AnswerBody, Problem, error_answer, wrong_field
 from kanon.http.bodies import RequestError
 from kanon.http.edge import SIGNED_OR_TOKEN_OR_OPEN, described
 from kanon.http.encoding import cell
@@ -224,8 +224,7 @@ def place_of(after: str) -> tuple[int, bytes]:
             return int(step), bytes.fromhex(digest)
     except ValueError:
         pass
-    reason = "must be `next` of an answer"
-    raise RequestError(error_answer(400, f"after: {reason}", Problem(field="after", reason=reason)))
+    raise RequestError(wrong_field("after", "must be `next` of an answer"))
 
 
 def table(rows: Sequence[tuple[bytes, Listed]]) -> str:

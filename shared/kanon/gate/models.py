@@ -24,7 +24,7 @@ from kanon.errors import meant
 from kanon.gate.mechanism.bounds import PRIOR, UNIT, guarantee
 from kanon.gate.mechanism.parameters import WATCHED_SETS
 from kanon.gate.types import TYPE_NAME, Type
-from kanon.http.answers import AnswerBody, Body, ErrorAnswer, Problem, error_answer, unknown_field
+from kanon.http.answers import AnswerBody, Body, ErrorAnswer, Problem, error_answer, unknown_field, wrong_field
 from kanon.http.encoding import BASE64, decode_base64
 from kanon.noise import bound as noise
 from kanon.noise.exact import round_up
@@ -119,7 +119,7 @@ def wrong_value(type_: Type, set_id: bytes, value: str | None) -> ErrorAnswer | 
         reason = "the set must be the SHA-256 of the value, in base64url"
     else:
         return None
-    return error_answer(400, f"value: {reason}", Problem(field="value", reason=reason))
+    return wrong_field("value", reason)
 
 
 def wrong_client(type_: Type, body: "JoinBody") -> ErrorAnswer | None:
@@ -130,15 +130,14 @@ def wrong_client(type_: Type, body: "JoinBody") -> ErrorAnswer | None:
         reason = "this type needs a credential: give a presentation, and no client"
     else:
         reason = unknown_field("presentation", ["client", "shortClientIdentifier", "value", "name"])
-    return error_answer(400, f"presentation: {reason}", Problem(field="presentation", reason=reason))
+    return wrong_field("presentation", reason)
 
 
 def not_in_batches(type_: Type) -> ErrorAnswer | None:
     """The answer to a join in a batch whose type needs a credential: a batch would link sets. None for another type."""
     if not type_.credential:
         return None
-    reason = "this type needs a credential: join one set a request"
-    return error_answer(400, f"type: {reason}", Problem(field="type", reason=reason))
+    return wrong_field("type", "this type needs a credential: join one set a request")
 
 
 class JoiningClient(Body):
@@ -251,8 +250,7 @@ Asked = Annotated[list[Hashes], Field(max_length=MOST_HASHES), AfterValidator(_f
 
 def too_many_hashes(field: str, most: int) -> ErrorAnswer:
     """The answer to a query without a signature for more hashes than ``most``."""
-    reason = f"ask at most {most} hashes at once; split the request, or sign it and call batchQuery"
-    return error_answer(400, f"{field}: {reason}", Problem(field=field, reason=reason))
+    return wrong_field(field, f"ask at most {most} hashes at once; split the request, or sign it and call batchQuery")
 
 
 class QueryBody(Body):

@@ -103,6 +103,11 @@ def error_answer(code: int, message: str, *details: Problem) -> ErrorAnswer:
     return ErrorAnswer(error=error)
 
 
+def wrong_field(field: str, reason: str) -> ErrorAnswer:
+    """The answer to a request of which one field is wrong."""
+    return error_answer(400, f"{field}: {reason}", Problem(field=field, reason=reason))
+
+
 UNKNOWN_CALLER = error_answer(401, "send a valid key or token of this service as Authorization: Bearer ...")
 NOWHERE = error_answer(404, "no such path or method: GET /openapi.json describes them")
 NOT_NOW = error_answer(503, "the service is temporarily unavailable; retry after the time in Retry-After")

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, StrictStr
 from pydantic.config import JsonDict
 
-from kanon.http.answers import Problem, error_answer
+from kanon.http.answers import wrong_field
 from kanon.http.bodies import ANY_JSON, Bodies, RequestError
 from kanon.reports.errors import Counter, JobError, ReportRefusedError
 from kanon.reports.shared_info import END_OF_TIME, MAX_AGE, MAX_AHEAD, SharedInfo, host_of, parse
@@ -174,7 +174,7 @@ def report_message(
     if not is_key(sealed.key_id):
         reason = "names no public key of this stack: fetch the public keys, and encrypt to one of them"
         field = "aggregation_service_payloads.0.key_id"
-        raise RequestError(error_answer(400, f"{field}: {reason}", Problem(field=field, reason=reason)))
+        raise RequestError(wrong_field(field, reason))
     return ReportMessage(
         api=info.api,
         scheduled_report_time=info.scheduled_report_time,
@@ -195,4 +195,4 @@ def _info(text: str) -> SharedInfo:
 
 def refused(reason: str) -> RequestError:
     """The error for a report with invalid clear fields."""
-    return RequestError(error_answer(400, f"shared_info: {reason}", Problem(field="shared_info", reason=reason)))
+    return RequestError(wrong_field("shared_info", reason))
