@@ -5,7 +5,6 @@ import json
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from hashlib import sha256
 from io import StringIO
 from typing import Annotated, Any
@@ -17,7 +16,7 @@ from pydantic import BaseModel
 from kanon import clock
 from kanon.errors import meant
 from kanon.gate.lists import MOST_VALUES, Found, Listed, Lists
-from kanon.gate.models import NextUpdate, Step, unknown_type
+from kanon.gate.models import NextUpdate, Step, moment, unknown_type
 from kanon.gate.paths import TypeInPath
 from kanon.gate.publishing import next_tick, tick_of
 from kanon.gate.ranges import ListStep
@@ -172,7 +171,7 @@ class ListRoutes:
 
     def _of(self, type_name: str, found: Found | None) -> dict[str, Any]:
         step = None if found is None else found.step
-        return {"type": type_name, "step": step, "nextUpdate": _moment(self._next_update(found))}
+        return {"type": type_name, "step": step, "nextUpdate": moment(self._next_update(found))}
 
     def _next_update(self, found: Found | None) -> int:
         now = clock.now()
@@ -239,7 +238,3 @@ def table(rows: Sequence[tuple[bytes, Listed]]) -> str:
 def dumps(body: Mapping[str, Any]) -> str:
     """A body as JSON."""
     return json.dumps(body, ensure_ascii=False)
-
-
-def _moment(unix: int) -> str:
-    return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -3,6 +3,7 @@
 import binascii
 import re
 from collections.abc import Collection
+from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
 from typing import Annotated, Any, Self
@@ -288,6 +289,11 @@ NextUpdate = Annotated[
         json_schema_extra={"format": "date-time"},
     ),
 ]
+
+
+def moment(unix: int) -> str:
+    """A time in seconds of Unix, as ``NextUpdate`` has it."""
+    return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class HashesAnswer(AnswerBody):

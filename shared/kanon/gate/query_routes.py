@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from kanon.gate.models import (
     TypeAnswer,
     TypesAnswer,
     ValidateHashesBody,
+    moment,
     too_many_hashes,
     unknown_type,
 )
@@ -112,7 +112,7 @@ class QueryRoutes:
             raise RequestError(unknown_type(type_name, self.types))
         now = clock.now()
         answer = self.querying().query([(type_name, set_id)], now)
-        status = SetAnswer(k_anonymous=answer.above[0], step=answer.step, next_update=_moment(answer.next_update))
+        status = SetAnswer(k_anonymous=answer.above[0], step=answer.step, next_update=moment(answer.next_update))
         return json_answer(status, _until_next_tick(answer, now))
 
     def list_types(self) -> Response[TypesAnswer]:
@@ -147,7 +147,7 @@ class QueryRoutes:
         body = QueryAnswer(
             k_anonymous_sets=found,
             step=answer.step,
-            next_update=_moment(answer.next_update),
+            next_update=moment(answer.next_update),
         )
         return json_answer(body, _until_next_tick(answer, now))
 
@@ -170,10 +170,6 @@ def docs() -> Response[str]:
 def describe(type_: Type) -> TypeAnswer:
     """The description of a type, built once per process."""
     return TypeAnswer.of(type_)
-
-
-def _moment(unix: int) -> str:
-    return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _until_next_tick(answer: Answer, now: float) -> dict[str, str]:
