@@ -77,9 +77,6 @@ class Memory:
         if self._left and now >= self._from:
             name = self._left.pop()
             found = self.fetch(name)
-            if found is not None and self._size + len(found.content) <= MOST_BYTES:
+            held = sum(len(sets.content) for sets in self._held.values())
+            if found is not None and held + len(found.content) <= MOST_BYTES:
                 self._held[name] = found
-
-    @property
-    def _size(self) -> int:
-        return sum(len(sets.content) for sets in self._held.values())

@@ -1,7 +1,6 @@
 """Metrics of many requests in one log line: a line for each request would cost more than the request."""
 
 from collections import Counter
-from collections.abc import Mapping
 
 from aws_lambda_powertools import Metrics
 from aws_lambda_powertools.metrics import MetricUnit
@@ -39,11 +38,8 @@ class Totals:
         if now < self._due and not any(self._sums[name] for name in self._urgent):
             return
         self._due = now + SECONDS
-        self._print(self._sums)
-        self._sums.clear()
-
-    def _print(self, sums: Mapping[str, int]) -> None:
-        for name, count in sums.items():
+        for name, count in self._sums.items():
             self._metrics.add_metric(name, MetricUnit.Count, count)
-        if sums:
+        if self._sums:
             self._metrics.flush_metrics()
+        self._sums.clear()
