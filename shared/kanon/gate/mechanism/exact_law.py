@@ -60,6 +60,15 @@ def _threshold(law: Law) -> tuple[NDArray[np.int64], Floats]:
     return outcomes, np.array([weight / TOTAL for weight in law.weights])
 
 
+def _entries(parameters: Parameters, counts: ArrayLike) -> NDArray[np.int64]:
+    """Where the tails have what crosses at these counts with each outcome of the threshold noise, (outcomes, ...)."""
+    tails, (outcomes, _) = _tails(parameters.query_law), _threshold(parameters.threshold_law)
+    at = np.asarray(counts, np.int64)
+    needed = parameters.k + outcomes.reshape(-1, *([1] * at.ndim)) - at
+    entries: NDArray[np.int64] = np.clip(needed - tails.lowest, 0, len(tails.reached) - 1)
+    return entries
+
+
 def first_crossing(parameters: Parameters, counts: ArrayLike) -> Floats:
     """The distribution of the first crossing.
 
@@ -77,11 +86,7 @@ def first_crossing(parameters: Parameters, counts: ArrayLike) -> Floats:
 
 def given_threshold(parameters: Parameters, counts: ArrayLike) -> Floats:
     """:func:`first_crossing` given each outcome of the threshold noise, shape ``(outcomes, ..., n + 1)``."""
-    steps = np.asarray(counts, dtype=np.int64)
-    tails = _tails(parameters.query_law)
-    outcomes, _ = _threshold(parameters.threshold_law)
-    needed = parameters.k + outcomes.reshape(-1, *([1] * steps.ndim)) - steps
-    entry = np.clip(needed - tails.lowest, 0, len(tails.reached) - 1)
+    tails, entry = _tails(parameters.query_law), _entries(parameters, counts)
     law = np.empty((*entry.shape[:-1], entry.shape[-1] + 1))
     law[..., 0] = 1.0
     np.add(np.cumsum(tails.coarse[entry], axis=-1), np.cumsum(tails.fine[entry], axis=-1), out=law[..., 1:])
@@ -98,11 +103,9 @@ def never_at_constant(parameters: Parameters, counts: ArrayLike, steps: ArrayLik
         counts: integers of any shape.
         steps: numbers of steps, of a shape that broadcasts with ``counts``.
     """
-    tails = _tails(parameters.query_law)
-    outcomes, weights = _threshold(parameters.threshold_law)
+    tails, (_, weights) = _tails(parameters.query_law), _threshold(parameters.threshold_law)
     count, number = np.broadcast_arrays(np.asarray(counts, np.int64), np.asarray(steps, np.float64))
-    needed = parameters.k + outcomes.reshape(-1, *([1] * count.ndim)) - count
-    entry = np.clip(needed - tails.lowest, 0, len(tails.reached) - 1)
+    entry = _entries(parameters, count)
     law: Floats = np.tensordot(weights, np.exp(number * tails.coarse[entry] + number * tails.fine[entry]), axes=1)
     return law
 
@@ -190,16 +193,11 @@ def false_after_silence(parameters: Parameters, count: int, higher: int) -> floa
     """
     restart = parameters.restart
     length, hold = (parameters.window,) * 2 if restart is None else (restart.epoch, restart.hold)
-    tails = _tails(parameters.query_law)
-    outcomes, weights = _threshold(parameters.threshold_law)
-
-    def entries(at: int) -> NDArray[np.int64]:
-        return np.clip(parameters.k + outcomes - at - tails.lowest, 0, len(tails.reached) - 1)
-
-    entry, steps = entries(count), np.arange(length)[:, None]
+    tails, (_, weights) = _tails(parameters.query_law), _threshold(parameters.threshold_law)
+    entry, steps = _entries(parameters, count), np.arange(length)[:, None]
     silent = weights * np.exp(steps * tails.coarse[entry] + steps * tails.fine[entry])
     crosses = silent @ tails.reached[entry]  # [n]: at step n of a search
-    misses = silent @ (1 - tails.reached[entries(higher)])  # [n]: at its step n, after n silent ones
+    misses = silent @ (1 - tails.reached[_entries(parameters, higher)])  # [n]: at its step n, after n silent ones
     begins, later = np.zeros(length), np.zeros(length)  # [n]: a search begins at step n; n steps after another one
     begins[0] = 1.0
     later[hold:] = crosses[: length - hold]
