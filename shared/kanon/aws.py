@@ -35,7 +35,8 @@ CONFIG = Config(
 # bucket is in the path, because a name like bucket.host would lead nowhere.
 OBJECTS = CONFIG.merge(Config(connect_timeout=2, read_timeout=20))
 # A function that is invoked may take its whole time limit. It is invoked once: the caller's client tries again.
-CALLS = CONFIG.merge(Config(read_timeout=11, retries={"mode": "standard", "total_max_attempts": 1}))
+ONCE = Config(retries={"mode": "standard", "total_max_attempts": 1})
+CALLS = CONFIG.merge(Config(read_timeout=11)).merge(ONCE)
 IN_PATH = Config(s3={"addressing_style": "path"})
 
 # boto3 is not imported: it brings S3's transfer manager, which costs time at each start (docs/evidence/performance.md).
@@ -82,20 +83,18 @@ def functions() -> "LambdaClient":
 
 def s3() -> "S3Client":
     """An S3 client for objects of several MB."""
-    config = OBJECTS.merge(IN_PATH) if _one_endpoint() else OBJECTS
-    client: S3Client = session().create_client("s3", config=config)
-    return client
+    return _s3(OBJECTS)
 
 
 def s3_for_requests() -> "S3Client":
     """An S3 client for objects without which a request can be answered: it tries once, and not for long."""
-    config = CONFIG.merge(Config(retries={"mode": "standard", "total_max_attempts": 1}))
-    client: S3Client = session().create_client("s3", config=config.merge(IN_PATH) if _one_endpoint() else config)
+    return _s3(CONFIG.merge(ONCE))
+
+
+def _s3(config: Config) -> "S3Client":
+    one_endpoint = "AWS_ENDPOINT_URL" in os.environ
+    client: S3Client = session().create_client("s3", config=config.merge(IN_PATH) if one_endpoint else config)
     return client
-
-
-def _one_endpoint() -> bool:
-    return "AWS_ENDPOINT_URL" in os.environ
 
 
 def _parse(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
