@@ -283,16 +283,14 @@ class ControlFile(Counted):
                 f" WHERE suppressed = 0 AND newest IS NOT NULL AND set_key IN ({places})",
                 keys,
             )
-            for key, earlier, newest in rows:
-                yield bytes(key), (newest,) if earlier is None else (earlier, newest)
+            yield from ((bytes(key), _crossings(*columns)) for key, *columns in rows)
 
     def all_crossings(self) -> Iterator[tuple[bytes, tuple[int, ...], bool]]:
         """Set key and stored crossings of every set that has any, and whether it is suppressed."""
         rows = self.database.execute(
             "SELECT set_key, earlier, newest, suppressed FROM statuses WHERE newest IS NOT NULL"
         )
-        for key, earlier, newest, suppressed in rows:
-            yield bytes(key), (newest,) if earlier is None else (earlier, newest), bool(suppressed)
+        return ((bytes(key), _crossings(*columns), bool(suppressed)) for key, *columns, suppressed in rows)
 
     def suppress(self, set_key: bytes) -> None:
         """Force a set to read false, even if it crosses."""
@@ -332,8 +330,7 @@ class ControlFile(Counted):
             " AND set_key NOT IN (SELECT set_key FROM unlisted)",
             (type_number,),
         )
-        for key, earlier, newest, value in rows:
-            yield bytes(key), (newest,) if earlier is None else (earlier, newest), bytes(value)
+        return ((bytes(key), _crossings(*columns), bytes(value)) for key, *columns, value in rows)
 
     def unlisted(self) -> frozenset[bytes]:
         """The sets that no list shows."""
@@ -343,6 +340,10 @@ class ControlFile(Counted):
         """Show a set in no list any more."""
         check_set_key(set_key)
         self.database.execute("INSERT OR IGNORE INTO unlisted VALUES (?)", (set_key,))
+
+
+def _crossings(earlier: int | None, newest: int) -> tuple[int, ...]:
+    return (newest,) if earlier is None else (earlier, newest)
 
 
 def _manifest(step: int, pieces: str) -> Manifest:
