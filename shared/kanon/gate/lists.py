@@ -1,9 +1,10 @@
 """Lists of the values that the crowd shares: what one is, its history in Parquet, and how readers find it."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
+from kanon.dynamo.batches import chunks
 from kanon.gate.mechanism.above_threshold import is_above
 from kanon.gate.mechanism.bounds import guarantee
 from kanon.gate.mechanism.searches import Searches
@@ -87,7 +88,7 @@ def write_parquet(to: Any, values: Iterable[Listed]) -> None:
 
     schema = pa.schema([("value", pa.string()), ("since", pa.int64())])
     with parquet.ParquetWriter(to, schema, compression="zstd") as writer:
-        for some in _groups(values):
+        for some in chunks(values, ROWS_A_GROUP):
             writer.write_batch(pa.record_batch([[v for v, _ in some], [s for _, s in some]], schema=schema))
 
 
@@ -96,14 +97,3 @@ def read_parquet(source: Any) -> list[Listed]:
     from pyarrow import parquet
 
     return [Listed(*row.values()) for row in parquet.read_table(source, partitioning=None).to_pylist()]
-
-
-def _groups(values: Iterable[Listed]) -> Iterator[list[Listed]]:
-    some: list[Listed] = []
-    for each in values:
-        some.append(each)
-        if len(some) == ROWS_A_GROUP:
-            yield some
-            some = []
-    if some:
-        yield some
