@@ -1,6 +1,6 @@
 """Fingerprints of immutable values: one for each, compared together; noise keys are only added far ahead."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
 
@@ -43,18 +43,23 @@ class Recorded:
             assert self.items.setdefault(name, value) == value
 
 
-def _check(control: Recorded, entries: list[tuple[str, int]], step: int, types: Mapping[str, Type] = TYPES) -> None:
-    listed = tuple(NoiseKeyEntry(id=key_id, from_step=start) for key_id, start in entries)
-    settings = EvaluateSettings.model_construct(
-        slots=(SlotsEntry(slots=8, from_step=0),),
+def _evaluate(
+    noise_keys: Iterable[tuple[str, int]] = (("1", 0),), slots: Iterable[tuple[int, int]] = ((8, 0),)
+) -> EvaluateSettings:
+    """Settings with these noise keys and layouts, each with its first step."""
+    return EvaluateSettings.model_construct(
+        slots=tuple(SlotsEntry(slots=number, from_step=first) for number, first in slots),
         deployment="stack",
         outage_allowance=7,
         period=3600,
         publish_delay=1800,
-        noise_keys=listed,
+        noise_keys=tuple(NoiseKeyEntry(id=key_id, from_step=first) for key_id, first in noise_keys),
         log_generations=(),
     )
-    check_evaluate(control, settings, types, KEYS, step, {})  # type: ignore[arg-type]
+
+
+def _check(control: Recorded, entries: list[tuple[str, int]], step: int, types: Mapping[str, Type] = TYPES) -> None:
+    check_evaluate(control, _evaluate(entries), types, KEYS, step, {})  # type: ignore[arg-type]
 
 
 def test_types_slots_deployment_keys_and_lifetimes_of_rows_have_a_fingerprint_each() -> None:
@@ -163,16 +168,7 @@ def test_a_type_retired_before_its_first_evaluation_cannot_be_added_again() -> N
 
 
 def test_a_restored_table_is_refused_until_a_log_generation_is_recorded() -> None:
-    control = Recorded()
-    settings = EvaluateSettings.model_construct(
-        slots=(SlotsEntry(slots=8, from_step=0),),
-        deployment="stack",
-        outage_allowance=7,
-        period=3600,
-        publish_delay=1800,
-        noise_keys=(NoiseKeyEntry(id="1", from_step=0),),
-        log_generations=(),
-    )
+    control, settings = Recorded(), _evaluate()
     ids = dict.fromkeys(("StepLog", "Members", "Statuses", "Control"), "id")
     with pytest.raises(
         ConfigurationError, match=r"^tables made from a backup: Control, StepLog; .*kanon operate new-generation`$"
@@ -187,16 +183,7 @@ def test_a_restored_table_is_refused_until_a_log_generation_is_recorded() -> Non
 
 
 def _check_slots(control: Recorded, entries: list[tuple[int, int]], step: int) -> None:
-    settings = EvaluateSettings.model_construct(
-        slots=tuple(SlotsEntry(slots=slots, from_step=first) for slots, first in entries),
-        deployment="stack",
-        outage_allowance=7,
-        period=3600,
-        publish_delay=1800,
-        noise_keys=(NoiseKeyEntry(id="1", from_step=0),),
-        log_generations=(),
-    )
-    check_evaluate(control, settings, TYPES, KEYS, step, {})  # type: ignore[arg-type]
+    check_evaluate(control, _evaluate(slots=entries), TYPES, KEYS, step, {})  # type: ignore[arg-type]
 
 
 def test_the_first_number_of_slots_is_recorded_as_before_and_later_ones_by_their_step() -> None:

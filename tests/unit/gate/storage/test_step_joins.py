@@ -42,6 +42,17 @@ KEYS = [*map(set_key, range(12)), *(key + end for key in EDGES for end in (b"\0\
 TOKENS = [0, 1, 255, 256, 65_536, 2**32 - 1]
 JOINS = st.builds(lambda key, token: (key, token, "ab"[key[4] & 1]), st.sampled_from(KEYS), st.sampled_from(TOKENS))
 
+PARTITIONED = [
+    Layouts((ONE,)),
+    Layouts((SIXTEEN,)),
+    Layouts((ONE, Layout(16, STEP - 2, 4)), late=5),
+    Layouts((SIXTEEN, Layout(1, STEP - 2, 2)), late=5),
+]
+CUTS = st.lists(st.sampled_from([bytes(32), *KEYS, b"\x50" + bytes(31), b"\xff" * 32]), max_size=4)
+"""Where ranges that are asked for begin."""
+SECONDS = st.sampled_from([0.0, 20.0, 50.0, 80.0])
+"""How long a page takes."""
+
 
 class Table:
     """The log in memory; a page holds ``size`` items. ``read`` counts how often each item was, ``ends`` each range."""
@@ -147,18 +158,12 @@ def entries(found: Any) -> list[bytes]:
     singles=st.lists(JOINS, max_size=20),
     batches=st.lists(st.lists(JOINS, min_size=1, max_size=6), max_size=12),
     late=st.lists(JOINS, max_size=8),
-    layouts=st.sampled_from([
-        Layouts((ONE,)),
-        Layouts((SIXTEEN,)),
-        Layouts((ONE, Layout(16, STEP - 2, 4)), late=5),
-        Layouts((SIXTEEN, Layout(1, STEP - 2, 2)), late=5),
-        Layouts((Layout(2, 0), Layout(16, STEP - 2, 1)), late=5),
-    ]),
+    layouts=st.sampled_from([*PARTITIONED, Layouts((Layout(2, 0), Layout(16, STEP - 2, 1)), late=5)]),
     size=st.integers(1, 4),
     most_bytes=st.sampled_from([0, 4 * JOIN.itemsize, 1 << 20]),
     bucket=st.sampled_from([1, 8, 1 << 20]),
-    cuts=st.lists(st.sampled_from([bytes(32), *KEYS, b"\x50" + bytes(31), b"\xff" * 32]), max_size=4),
-    seconds=st.sampled_from([0.0, 20.0, 50.0, 80.0]),
+    cuts=CUTS,
+    seconds=SECONDS,
 )  # fmt: skip
 def test_the_joins_of_ranges_are_those_of_a_plain_reference(
     singles: list[Join],
@@ -394,16 +399,11 @@ def first_values(items: Iterable[dict[str, Any]], layout: Layout, slot: int) -> 
     singles=st.lists(VALUES, max_size=20),
     batches=st.lists(st.lists(VALUES, min_size=1, max_size=6), max_size=12),
     late=st.lists(VALUES, max_size=8),
-    layouts=st.sampled_from([
-        Layouts((ONE,)),
-        Layouts((SIXTEEN,)),
-        Layouts((ONE, Layout(16, STEP - 2, 4)), late=5),
-        Layouts((SIXTEEN, Layout(1, STEP - 2, 2)), late=5),
-    ]),
+    layouts=st.sampled_from(PARTITIONED),
     size=st.integers(1, 4),
     most_bytes=st.sampled_from([0, 700, 1 << 20]),
-    cuts=st.lists(st.sampled_from([bytes(32), *KEYS, b"\x50" + bytes(31), b"\xff" * 32]), max_size=4),
-    seconds=st.sampled_from([0.0, 20.0, 50.0, 80.0]),
+    cuts=CUTS,
+    seconds=SECONDS,
 )  # fmt: skip
 def test_the_sealed_value_of_a_set_is_the_first_one_in_the_order_of_the_log(
     singles: list[Row],
