@@ -20,11 +20,6 @@ def test_a_step_becomes_visible_at_its_tick_and_not_a_second_before() -> None:
     assert clock_step(tick, HOUR, DELAY) == 7
 
 
-def test_the_next_tick_is_one_period_later() -> None:
-    assert next_tick(tick_of(7, HOUR, DELAY), HOUR, DELAY) == tick_of(8, HOUR, DELAY)
-    assert next_tick(tick_of(7, HOUR, DELAY) - 0.5, HOUR, DELAY) == tick_of(7, HOUR, DELAY)
-
-
 @given(TIMES, PERIODS, DELAYS)
 def test_the_clock_step_changes_at_ticks_only(now: float, period: int, delay: int) -> None:
     step = clock_step(now, period, delay)

@@ -18,11 +18,6 @@ TAPES = Tapes(KEY, "deployment", "type", PUBLISHED)
 SET = set_key("a")
 
 
-def test_the_noise_of_a_place_is_always_the_same() -> None:
-    again = Tapes(NoiseKey("1", bytes(range(32))), "deployment", "type", replace(PUBLISHED))
-    assert again.words(SET, 7, 721) == TAPES.words(SET, 7, 721)
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -42,15 +37,6 @@ def test_another_key_deployment_type_or_log_generation_has_another_tape(other: T
 def test_both_parts_of_a_log_generation_are_part_of_the_name_of_its_tape(other: LogGeneration) -> None:
     words = replace(TAPES, generation=LogGeneration("log", 5)).words(SET, 7, 721)
     assert _share_no_word(replace(TAPES, generation=other).words(SET, 7, 721), words)
-
-
-def test_the_tape_of_a_generation_is_named_by_domain_log_and_first_step() -> None:
-    name = (KEY.secret, b"1", b"deployment", b"type", PUBLISHED.fingerprint)
-    place = (SET, (7).to_bytes(8, "big"))
-    first = hashlib.shake_256(length_prefixed(b"kanon/tape/1", *name, *place))
-    later = hashlib.shake_256(length_prefixed(b"kanon/tape/2", *name, b"log", (5).to_bytes(8, "big"), *place))
-    assert TAPES.words(SET, 7, 4) == first.digest(32)
-    assert replace(TAPES, generation=LogGeneration("log", 5)).words(SET, 7, 4) == later.digest(32)
 
 
 @pytest.mark.parametrize(
@@ -87,20 +73,17 @@ def test_a_tape_read_in_part_is_the_beginning_of_the_whole_tape(count: int) -> N
     assert TAPES.words(SET, 7, 721)[: 8 * count] == TAPES.words(SET, 7, count)
 
 
-def test_the_tape_is_shake_256_over_the_length_prefixed_names_of_its_place() -> None:
-    place = b""
-    for part in (
-        b"kanon/tape/1",
-        KEY.secret,
-        b"1",
-        b"deployment",
-        b"type",
-        PUBLISHED.fingerprint,
-        SET,
-        (-3).to_bytes(8, "big", signed=True),
-    ):
-        place += len(part).to_bytes(8, "big") + part
-    assert TAPES.words(SET, -3, 5) == hashlib.shake_256(place).digest(40)
+@pytest.mark.parametrize(
+    ("generation", "domain", "log"),
+    [(None, b"kanon/tape/1", ()), (LogGeneration("log", 5), b"kanon/tape/2", (b"log", (5).to_bytes(8, "big")))],
+)
+def test_the_tape_is_shake_256_over_the_length_prefixed_names_of_its_place(
+    generation: LogGeneration | None, domain: bytes, log: tuple[bytes, ...]
+) -> None:
+    name = (domain, KEY.secret, b"1", b"deployment", b"type", PUBLISHED.fingerprint, *log)
+    place = (SET, (-3).to_bytes(8, "big", signed=True))
+    prefixed = b"".join(len(part).to_bytes(8, "big") + part for part in (*name, *place))
+    assert replace(TAPES, generation=generation).words(SET, -3, 5) == hashlib.shake_256(prefixed).digest(40)
 
 
 def test_the_first_words_of_a_known_tape_never_change() -> None:
