@@ -145,74 +145,46 @@ SOME, IN_ORDER = "list at least one entry", "list the entries in the order of fr
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("variable", "text", "message"),
     [
-        ("[]", SOME),
-        ('[{"slots":1,"from_step":5},{"slots":2,"from_step":5}]', IN_ORDER),
-        ('[{"slots":1,"from_step":5},{"slots":2,"from_step":4}]', IN_ORDER),
-        ('[{"slots":3,"from_step":0}]', "the number of slots must be a power of two"),
-        ('[{"slots":true,"from_step":0}]', "Input should be a valid integer"),
-        ('[{"slots":1,"from_step":-1}]', "Input should be greater than or equal to 0"),
-        ('[{"slots":1}]', "Field required"),
-        ('[{"slots":1,"partitions":3,"from_step":0}]', "the number of partitions must be a power of two"),
-        ('[{"slots":1,"partitions":32,"from_step":0}]', "Input should be less than or equal to 16"),
-        ('"16', "Unterminated string"),
-        ("[" * 100_000, "the list is nested too deeply"),
+        ("SLOTS", "[]", SOME),
+        ("SLOTS", '[{"slots":1,"from_step":5},{"slots":2,"from_step":5}]', IN_ORDER),
+        ("SLOTS", '[{"slots":1,"from_step":5},{"slots":2,"from_step":4}]', IN_ORDER),
+        ("SLOTS", '[{"slots":3,"from_step":0}]', "the number of slots must be a power of two"),
+        ("SLOTS", '[{"slots":true,"from_step":0}]', "Input should be a valid integer"),
+        ("SLOTS", '[{"slots":1,"from_step":-1}]', "Input should be greater than or equal to 0"),
+        ("SLOTS", '[{"slots":1}]', "Field required"),
+        ("SLOTS", '[{"slots":1,"partitions":3,"from_step":0}]', "the number of partitions must be a power of two"),
+        ("SLOTS", '[{"slots":1,"partitions":32,"from_step":0}]', "Input should be less than or equal to 16"),
+        ("SLOTS", '"16', "Unterminated string"),
+        ("SLOTS", "[" * 100_000, "the list is nested too deeply"),
+        ("NOISE_KEYS", "[]", SOME),
+        ("NOISE_KEYS", '[{"id":"1","from_step":5},{"id":"2","from_step":5}]', IN_ORDER),
+        ("NOISE_KEYS", '[{"id":"1","from_step":5},{"id":"2","from_step":4}]', IN_ORDER),
+        ("NOISE_KEYS", '[{"id":"1","from_step":5},{"id":"1","from_step":9}]', "list each noise key once"),
+        ("NOISE_KEYS", '[{"id":"1","from_step":-1}]', "Input should be greater than or equal to 0"),
+        ("NOISE_KEYS", '[{"id":"","from_step":1}]', "String should match pattern"),
+        ("NOISE_KEYS", '[{"id":"a b","from_step":1}]', "String should match pattern"),
+        ("NOISE_KEYS", '[{"id":"1\\n","from_step":1}]', "String should match pattern"),
+        ("NOISE_KEYS", '[{"id":"1"}]', "Field required"),
+        ("NOISE_KEYS", '[{"id":"1","from_step":0,"key":"x"}]', "there is no field 'key'"),
+        ("NOISE_KEYS", "1", "Input should be a valid tuple"),
+        ("NOISE_KEYS", "{", ""),
+        ("NOISE_KEYS", "", ""),
+        ("LOG_GENERATIONS", '[{"log":"a","from_step":5},{"log":"b","from_step":5}]', IN_ORDER),
+        ("LOG_GENERATIONS", '[{"log":"a","from_step":5},{"log":"b","from_step":4}]', IN_ORDER),
+        ("LOG_GENERATIONS", '[{"log":"a","from_step":0}]', "Input should be greater than or equal to 1"),
+        ("LOG_GENERATIONS", '[{"log":"","from_step":1}]', "String should match pattern"),
+        ("LOG_GENERATIONS", '[{"log":"a\\n","from_step":1}]', "String should match pattern"),
+        ("LOG_GENERATIONS", '[{"log":"a","from_step":"1"}]', "Input should be a valid integer"),
+        ("LOG_GENERATIONS", '[{"log":"a"}]', "Field required"),
+        ("LOG_GENERATIONS", "1", "Input should be a valid tuple"),
+        ("LOG_GENERATIONS", "", ""),
     ],
 )
-def test_a_wrong_list_of_slots_is_refused(text: str, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"^KANON_SLOTS: {re.escape(message)}"):
-        JoinSettings.from_environment({**JOIN, "KANON_SLOTS": text})
-
-
-@pytest.mark.parametrize(
-    ("entries", "message"),
-    [
-        ([], SOME),
-        ([("1", 5), ("2", 5)], IN_ORDER),
-        ([("1", 5), ("2", 4)], IN_ORDER),
-        ([("1", 5), ("1", 9)], "list each noise key once"),
-        ([("1", -1)], "Input should be greater than or equal to 0"),
-        ([("", 1)], "String should match pattern"),
-        ([("a b", 1)], "String should match pattern"),
-        ([("1\n", 1)], "String should match pattern"),
-    ],
-)
-def test_a_wrong_list_of_noise_keys_is_refused(entries: list[tuple[str, int]], message: str) -> None:
-    text = json.dumps([{"id": key_id, "from_step": step} for key_id, step in entries])
-    with pytest.raises(ConfigurationError, match=f"^KANON_NOISE_KEYS: {re.escape(message)}"):
-        EvaluateSettings.from_environment({**EVALUATE, "KANON_NOISE_KEYS": text})
-
-
-@pytest.mark.parametrize("text", ["", "{", "1", '[{"id": "1"}]', '[{"id": "1", "from_step": 0, "key": "x"}]'])
-def test_noise_keys_that_are_no_list_of_ids_and_steps_are_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"^KANON_NOISE_KEYS: "):
-        EvaluateSettings.from_environment({**EVALUATE, "KANON_NOISE_KEYS": text})
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (
-            '[{"log": "a", "from_step": 5}, {"log": "b", "from_step": 5}]',
-            IN_ORDER,
-        ),
-        (
-            '[{"log": "a", "from_step": 5}, {"log": "b", "from_step": 4}]',
-            IN_ORDER,
-        ),
-        ('[{"log": "a", "from_step": 0}]', "Input should be greater than or equal to 1"),
-        ('[{"log": "", "from_step": 1}]', "String should match pattern"),
-        ('[{"log": "a\\n", "from_step": 1}]', "String should match pattern"),
-        ('[{"log": "a", "from_step": "1"}]', "Input should be a valid integer"),
-        ('[{"log": "a"}]', "Field required"),
-        ("1", "Input should be a valid tuple"),
-        ("", ""),
-    ],
-)
-def test_a_wrong_list_of_log_generations_is_refused(text: str, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"^KANON_LOG_GENERATIONS: {re.escape(message)}"):
-        EvaluateSettings.from_environment({**EVALUATE, "KANON_LOG_GENERATIONS": text})
+def test_a_wrong_list_of_entries_is_refused(variable: str, text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^KANON_{variable}: {re.escape(message)}"):
+        EvaluateSettings.from_environment({**EVALUATE, f"KANON_{variable}": text})
 
 
 def test_a_publish_margin_longer_than_the_period_is_refused():
