@@ -404,16 +404,3 @@ def leave_unprocessed(tables: Tables, operation: str, left: Left) -> None:
     events.register(f"before-parameter-build.dynamodb.{operation}", before)
     events.register(f"before-call.dynamodb.{operation}", call)
     events.register(f"after-call.dynamodb.{operation}", after)
-
-
-def throttle(tables: Tables, operation: str, often: int) -> None:
-    """Let the first calls of an operation be throttled whole, as the client sees it after its own retries."""
-    calls = itertools.count(1)
-
-    def call(**_: Any) -> tuple[Any, dict[str, Any]] | None:
-        if next(calls) > often:
-            return None
-        error = {"Code": "ProvisionedThroughputExceededException", "Message": "injected"}
-        return SimpleNamespace(status_code=400), {"Error": error, "ResponseMetadata": {"HTTPStatusCode": 400}}
-
-    tables.client.meta.events.register(f"before-call.dynamodb.{operation}", call)

@@ -354,12 +354,6 @@ def test_a_worker_does_not_evaluate_a_slot_that_another_one_leased(scenario: Sce
     assert scenario.run(now + 141).steps == 1
 
 
-def test_a_worker_that_finishes_releases_its_lease(scenario: Scenario) -> None:
-    scenario.start()
-    assert scenario.run(closing(START)).steps == 1
-    assert scenario.run(closing(START + 1)).steps == 1
-
-
 def test_a_worker_that_fails_releases_its_lease(scenario: Scenario) -> None:
     scenario.start()
     scenario.join(NAMES[0], range(9), START)
@@ -378,14 +372,6 @@ def test_a_worker_that_fails_releases_its_lease(scenario: Scenario) -> None:
         scenario.worker(tables).run(0, "second", lambda: later, forever)
     assert scenario.mark() == START - 1
     assert scenario.run(later).steps == 1
-
-
-def test_each_slot_has_its_own_lease(scenario: Scenario) -> None:
-    scenario.tables.layouts = TWO_SLOTS
-    scenario.start(0)
-    scenario.start(1)
-    scenario.tables.control.lease(Place(0, 0), "another", closing(START), closing(START) + 150)
-    assert scenario.run(closing(START), slot=1).steps == 1
 
 
 # Time

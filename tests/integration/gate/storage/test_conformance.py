@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from botocore.exceptions import ClientError
 
 from kanon import clock
 from kanon.dynamo.batches import ATTEMPTS
@@ -41,7 +40,6 @@ from tests.integration.gate.tables import (
     move_horizon,
     refused_by_aws,
     running,
-    throttle,
     watch,
 )
 from tests.moto_engine import ENGINES
@@ -120,32 +118,12 @@ def test_a_step_of_more_than_a_megabyte_is_read_page_by_page_without_loss(tables
     assert all(page.asked["ConsistentRead"] for page in pages)
 
 
-def test_unprocessed_rows_are_put_again(tables: Tables, slept: list[float]) -> None:
-    leave_unprocessed(tables, "BatchWriteItem", lambda n, size: size // 2 if n <= 4 else 0)
-    rows = [_join(name, 1) for name in SETS[:100]]
-    assert tables.log.put_all(rows) == []
-    assert len(_joined(tables)) == 100
-    assert len(slept) >= 1
-
-
 def test_rows_that_stay_unprocessed_are_named_and_the_others_are_stored(tables: Tables, slept: list[float]) -> None:
     leave_unprocessed(tables, "BatchWriteItem", lambda n, size: 1)
     rows = [_join(name, 1) for name in SETS[:25]]
     assert tables.log.put_all(rows) == [tables.log.item(rows[-1])]
     assert len(_joined(tables)) == 24
     assert len(slept) == ATTEMPTS - 1
-
-
-def test_a_throttled_batch_is_put_again(tables: Tables) -> None:
-    throttle(tables, "BatchWriteItem", often=1)
-    assert tables.log.put_all([_join(name, 1) for name in SETS[:30]]) == []
-    assert len(_joined(tables)) == 30
-
-
-def test_a_single_join_that_is_throttled_is_an_error(tables: Tables) -> None:
-    throttle(tables, "PutItem", often=1)
-    with pytest.raises(ClientError, match="ProvisionedThroughputExceeded"):
-        tables.log.put(_join(SETS[0], 1))
 
 
 def test_joins_get_other_tokens_in_rows_and_packed_items_and_nothing_else_changes(tables: Tables) -> None:
@@ -352,13 +330,6 @@ def test_sets_and_horizons_are_read_together_and_are_not_confused(tables: Tables
     assert horizons == {3: Horizon(STEP, 1_699_203_800, None)}
 
 
-def test_unprocessed_statuses_are_read_again(tables: Tables) -> None:
-    for name in SETS[:60]:
-        cross(tables.statuses, name, (5,), 99)
-    leave_unprocessed(tables, "BatchGetItem", lambda n, size: size // 2)
-    assert tables.statuses.read(SETS[:60], ())[0] == dict.fromkeys(SETS[:60], (5,))
-
-
 @pytest.mark.parametrize("all_of_them", [True, False])
 def test_a_status_or_horizon_never_answered_is_never_read_as_false(tables: Tables, all_of_them: bool) -> None:
     cross(tables.statuses, SETS[0], (5,), 99)
@@ -367,47 +338,7 @@ def test_a_status_or_horizon_never_answered_is_never_read_as_false(tables: Table
         tables.statuses.read(SETS[:2], [0])
 
 
-def test_a_throttled_read_is_repeated_and_then_an_error(tables: Tables) -> None:
-    cross(tables.statuses, SETS[0], (5,), 99)
-    throttle(tables, "BatchGetItem", often=1)
-    assert tables.statuses.read(SETS[:1], ())[0] == {SETS[0]: (5,)}
-    throttle(tables, "BatchGetItem", often=99)
-    with pytest.raises(ThrottledError):
-        tables.statuses.read(SETS[:1], ())
-
-
 # Horizons (rule 3)
-
-
-def test_the_first_step_of_a_slot_is_visible_from_its_tick_on(tables: Tables) -> None:
-    move_horizon(tables.statuses, 0, 7, visible_from=200)
-    horizon = tables.statuses.read((), [0])[1][0]
-    assert horizon == Horizon(through=7, visible_from=200)
-    assert [horizon.at(now) for now in (100, 199.9, 200, 10**9)] == [None, None, 7, 7]
-
-
-def test_a_visible_step_stays_visible_until_the_next_one_is(tables: Tables) -> None:
-    move_horizon(tables.statuses, 0, 7, visible_from=200)
-    move_horizon(tables.statuses, 0, 8, visible_from=300)
-    horizon = tables.statuses.read((), [0])[1][0]
-    assert horizon == Horizon(through=8, visible_from=300, earlier=7, earlier_from=200)
-    assert [horizon.at(now) for now in (250, 300)] == [7, 8]
-
-
-def test_steps_caught_up_before_a_tick_all_become_visible_at_it(tables: Tables) -> None:
-    move_horizon(tables.statuses, 0, 7, visible_from=200)
-    for step in (8, 9, 10):
-        move_horizon(tables.statuses, 0, step, visible_from=400)
-    horizon = tables.statuses.read((), [0])[1][0]
-    assert horizon == Horizon(through=10, visible_from=400, earlier=7, earlier_from=200)
-
-
-@pytest.mark.parametrize("step", [6, 7])
-@pytest.mark.parametrize("visible_from", [100, 200, 999])
-def test_a_step_completed_again_moves_nothing(tables: Tables, step: int, visible_from: int) -> None:
-    move_horizon(tables.statuses, 0, 7, visible_from=200)
-    move_horizon(tables.statuses, 0, step, visible_from)
-    assert tables.statuses.read((), [0])[1][0] == Horizon(7, 200)
 
 
 @pytest.mark.parametrize("now", [250, 299.9, 300, 399])
@@ -421,12 +352,6 @@ def test_a_step_completed_near_a_tick_hides_nothing_from_readers_before_or_after
     assert after.at(400) == 9
 
 
-def test_a_worker_whose_clock_is_behind_shows_nothing_sooner(tables: Tables) -> None:
-    move_horizon(tables.statuses, 0, 7, visible_from=300)
-    move_horizon(tables.statuses, 0, 8, visible_from=200)
-    assert tables.statuses.read((), [0])[1][0] == Horizon(8, 300)
-
-
 def test_horizons_follow_rule_3_in_any_history(tables: Tables) -> None:
     random_ = random.Random(3)
     for slot in range(8):
@@ -434,7 +359,7 @@ def test_horizons_follow_rule_3_in_any_history(tables: Tables) -> None:
         step, now = 0, 0.0
         for _ in range(10):
             step += random_.choice((-1, 0, 1, 1, 1))
-            now += random_.choice((0, 10, 100.5))
+            now += random_.choice((-110, 0, 10, 100.5))  # the clock of another worker may be behind
             visible_from = (int(now) // 100 + 1) * 100
             move_horizon(tables.statuses, slot, step, visible_from)
             if stored is None:
