@@ -44,18 +44,30 @@ class Service:
             self.numbers.append(body.number)
             return {}
 
-    def send(self, body: str | None, headers: dict[str, str] | None = None, *, encoded: bool = False) -> Any:
+    def send(
+        self, body: str | None, headers: dict[str, str] | None = None, *, encoded: bool = False,
+        method: str = "POST", path: str = "/number",
+    ) -> Any:  # fmt: skip
         event = {
             "version": "2.0",
-            "rawPath": "/number",
+            "rawPath": path,
             "rawQueryString": "",
             "headers": {"content-type": "application/json"} if headers is None else headers,
-            "requestContext": {"http": {"method": "POST", "path": "/number"}, "stage": "$default"},
+            "requestContext": {"http": {"method": method, "path": path}, "stage": "$default"},
             "isBase64Encoded": encoded,
         }
         if body is not None:
             event["body"] = body
         return edge.handle(self.app, event, CONTEXT, self.logger)
+
+    def failing(self, error: Exception) -> Any:
+        """The answer to a request whose function raises this error."""
+
+        def fail() -> None:
+            raise error
+
+        self.on_call = fail
+        return self.send('{"number": 7}')
 
     def refusal(self, body: str | None, headers: dict[str, str] | None = None, *, encoded: bool = False) -> Any:
         """The error of a request that must not reach the route."""
@@ -183,7 +195,7 @@ def test_no_small_body_takes_long_to_refuse(part: str) -> None:
 
 @pytest.mark.parametrize(
     "content_type",
-    ["application/json", "application/json; charset=utf-8", "Application/JSON ;x=y", "", None],
+    ["application/json", "application/json; charset=utf-8", "Application/JSON ;x=y", ";", "", None],
 )
 def test_json_is_accepted_under_every_spelling_of_its_type(content_type: str | None, service: Service) -> None:
     headers = {} if content_type is None else {"content-type": content_type}
@@ -201,13 +213,9 @@ def test_json_is_accepted_under_every_spelling_of_its_type(content_type: str | N
         "application/json5",
         "message/ohttp-req",
         "nonsense",
-        ";",
     ],
 )
 def test_another_content_type_is_415_with_any_body(content_type: str, service: Service) -> None:
-    if content_type == ";":
-        assert service.send('{"number": 7}', {"content-type": content_type})["statusCode"] == 200
-        return
     for body in ('{"number": 7}', "number=7", "", None):
         error = service.refusal(body, {"content-type": content_type})
         assert (error["code"], error["status"]) == (415, "UNSUPPORTED_MEDIA_TYPE")
@@ -285,11 +293,7 @@ def client_error(code: str) -> ClientError:
 def test_an_error_inside_is_answered_without_its_text_and_logged_if_someone_must_act(
     error: Exception, code: int, logged: bool, service: Service
 ) -> None:
-    def fail() -> None:
-        raise error
-
-    service.on_call = fail
-    result = service.send('{"number": 7}')
+    result = service.failing(error)
     assert result["statusCode"] == code
     assert result["headers"].get("Retry-After") == ("5" if code == 503 else None)
     assert service.logger.error.called == logged
@@ -298,11 +302,7 @@ def test_an_error_inside_is_answered_without_its_text_and_logged_if_someone_must
 
 
 def test_the_log_of_an_unforeseen_error_names_its_kind_and_place(service: Service) -> None:
-    def fail() -> None:
-        raise KeyError("c2VjcmV0")
-
-    service.on_call = fail
-    service.send('{"number": 7}')
+    service.failing(KeyError("c2VjcmV0"))
     (call,) = service.logger.error.mock_calls
     assert call.kwargs["kind"] == "KeyError"
     assert ".fail:" in call.kwargs["place"]
@@ -310,11 +310,7 @@ def test_the_log_of_an_unforeseen_error_names_its_kind_and_place(service: Servic
 
 @pytest.mark.parametrize("code", sorted(STATUS_NAMES))
 def test_every_code_of_the_interface_has_one_form(code: int, service: Service) -> None:
-    def fail() -> None:
-        raise RequestError(error_answer(code, "change this"))
-
-    service.on_call = fail
-    result = service.send('{"number": 7}')
+    result = service.failing(RequestError(error_answer(code, "change this")))
     assert result["statusCode"] == code
     assert json.loads(result["body"]) == {
         "error": {"code": code, "status": STATUS_NAMES[code], "message": "change this", "details": []}
@@ -342,14 +338,7 @@ def test_at_most_ten_problems_are_reported() -> None:
 
 
 def test_an_unknown_path_or_method_is_404(service: Service) -> None:
-    event = {
-        "version": "2.0",
-        "rawPath": "/numbers",
-        "rawQueryString": "",
-        "headers": {},
-        "requestContext": {"http": {"method": "GET", "path": "/numbers"}, "stage": "$default"},
-    }
-    result = edge.handle(service.app, event, CONTEXT, service.logger)
+    result = service.send(None, {}, method="GET", path="/numbers")
     assert result["statusCode"] == 404
     assert json.loads(result["body"])["error"]["status"] == "NOT_FOUND"
 
