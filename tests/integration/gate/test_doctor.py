@@ -182,6 +182,7 @@ def test_an_impossible_change_ends_with_status_2_before_the_question(
         (["--url", "file:///etc/passwd"], "give the URL of a stack on this machine"),
         (["--stack", "kanon", "--url", "http://127.0.0.1:8000"], "give --stack or --url, not both"),
         (["--region", "eu-west-1"], "--region and --aws-profile are for a deployed stack: name it with --stack"),
+        (["--aws-profile", "a"], "--region and --aws-profile are for a deployed stack: name it with --stack"),
     ],
 )
 def test_options_that_do_not_name_one_stack_are_refused(
@@ -257,12 +258,6 @@ def test_a_server_of_another_project_is_reported(answer: bytes) -> None:
         with pytest.raises(StackError, match=r"http://127\.0\.0\.1:\d+ is not a local stack"):
             local_stack(f"http://127.0.0.1:{server.server_port}")
         thread.join()
-
-
-@pytest.mark.parametrize("option", ["--region", "--aws-profile"])
-def test_a_region_without_a_stack_is_refused_and_not_ignored(option: str) -> None:
-    result = CliRunner(env={"COLUMNS": "250"}).invoke(app, ["doctor", option, "eu-west-1"])
-    assert (result.exit_code, "name it with --stack" in result.stderr) == (2, True), result.stderr
 
 
 def test_an_address_without_a_server_is_reported() -> None:
