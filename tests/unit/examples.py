@@ -5,7 +5,7 @@ from dataclasses import replace
 from fractions import Fraction
 from hashlib import sha256
 
-from kanon.gate.mechanism.parameters import CrossingRestart, Parameters, profile
+from kanon.gate.mechanism.parameters import CrossingRestart, Parameters, profile, profile_restart
 from kanon.gate.mechanism.tape import Noise, Tapes
 from kanon.gate.slots import Layout, Layouts
 from kanon.noise.laws import one_sided, two_sided
@@ -45,7 +45,28 @@ CROSSING = Parameters(
 LONG_HOLD = replace(CROSSING, window=3, restart=CrossingRestart(hold=11, epoch=4))
 """A status that outlasts epochs, and epochs that hardly outlast a window."""
 
-PUBLISHED = Parameters(50, 720, 3600, *profile("published", 720))
+ASSORTED = [
+    SMALL,
+    ONE_SIDED,
+    replace(SMALL, phase="zero"),
+    replace(SMALL, k=6, window=3),
+    replace(SMALL, window=2),
+    replace(SMALL, k=9),
+    CROSSING,
+    replace(CROSSING, phase="zero"),
+    replace(CROSSING, k=6, window=3),
+    replace(CROSSING, window=2),
+    LONG_HOLD,
+]
+"""Types of every kind, with small windows."""
+
+
+def of_profile(name: str, window: int) -> Parameters:
+    """A type of a profile with k = 50 and steps of an hour."""
+    return Parameters(50, window, 3600, *profile(name, window), restart=profile_restart(name, window))
+
+
+PUBLISHED = of_profile("published", 720)
 
 KEY = NoiseKey("1", bytes(range(32)))
 

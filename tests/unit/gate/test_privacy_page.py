@@ -9,10 +9,7 @@ from kanon.gate.mechanism.bounds import PRIOR, guarantee, interval_aware, over_g
 from kanon.gate.mechanism.parameters import (
     CURRENT_PROFILES,
     PROFILES,
-    Parameters,
     losses,
-    profile,
-    profile_restart,
     steps_in_a_year,
 )
 from kanon.noise.bound import Bound, posterior
@@ -21,13 +18,10 @@ from kanon.noise.laws import Law
 from kanon.plan.paper import READINGS, Reading
 from kanon.plan.planner import Plan, Target, best_plan, zone
 from tests.paths import ROOT
+from tests.unit.examples import of_profile
 
 PAGE = (ROOT / "docs" / "proofs" / "privacy.md").read_text()
 CROSSING = (ROOT / "docs" / "proofs" / "crossing.md").read_text()
-
-
-def of_profile(name: str, window: int) -> Parameters:
-    return Parameters(50, window, 3600, *profile(name, window), restart=profile_restart(name, window))
 
 
 def cell(bound: Bound | None) -> str:

@@ -13,21 +13,9 @@ from kanon.gate.mechanism.searches import Searches
 from kanon.gate.mechanism.steps import instance_of, phase_of
 from kanon.gate.mechanism.tape import Noise, Tapes
 from tests.naive import Naive, NaiveSearches
-from tests.unit.examples import CROSSING, KEY, LONG_HOLD, ONE_SIDED, SMALL, noise, set_key, tapes
+from tests.unit.examples import ASSORTED, CROSSING, KEY, SMALL, noise, set_key, tapes
 
-TYPES = st.sampled_from(
-    [
-        SMALL,
-        ONE_SIDED,
-        replace(SMALL, phase="zero"),
-        replace(SMALL, k=6, window=3),
-        replace(SMALL, window=2),
-        CROSSING,
-        replace(CROSSING, phase="zero"),
-        replace(CROSSING, k=6, window=3),
-        LONG_HOLD,
-    ]
-)
+TYPES = st.sampled_from(ASSORTED)
 SETS = st.integers(0, 10_000).map(set_key)
 JOINS = st.lists(st.one_of(st.just(frozenset()), st.frozensets(st.integers(0, 11), max_size=9)), max_size=30)
 """The tokens that join at step 0, 1, 2, ...; silence is common."""

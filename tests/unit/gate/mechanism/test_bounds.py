@@ -22,17 +22,12 @@ from kanon.gate.mechanism.bounds import (
     rejoining,
     watching,
 )
-from kanon.gate.mechanism.parameters import CrossingRestart, Parameters, most_searches, profile
+from kanon.gate.mechanism.parameters import CrossingRestart, Parameters, most_searches
 from kanon.noise.bound import Bound, posterior
 from kanon.noise.exact import round_up, written_up
 from kanon.noise.laws import one_sided, two_sided
 from kanon.noise.words import TOTAL
-from tests.unit.examples import ONE_SIDED
-
-
-def of_profile(name: str, window: int) -> Parameters:
-    return Parameters(50, window, 3600, *profile(name, window))
-
+from tests.unit.examples import ONE_SIDED, of_profile
 
 PUBLISHED = of_profile("published", 168)
 

@@ -18,16 +18,12 @@ from kanon.gate.mechanism.exact_law import (
     never_at_constant,
     over_span,
 )
-from kanon.gate.mechanism.parameters import PROFILES, CrossingRestart, Parameters, profile
+from kanon.gate.mechanism.parameters import PROFILES, CrossingRestart, Parameters
 from kanon.gate.mechanism.searches import Search, Searches
 from kanon.noise.laws import one_sided, two_sided
 from tests.divergence import hockey_stick, hockey_stick_exact, two_instances
 from tests.exact_law import first_crossing_exact
-from tests.unit.examples import ONE_SIDED, SMALL
-
-
-def of_profile(name: str, window: int) -> Parameters:
-    return Parameters(50, window, 3600, *profile(name, window))
+from tests.unit.examples import ONE_SIDED, SMALL, of_profile
 
 
 def sequences(window: int) -> dict[str, list[int]]:

@@ -19,21 +19,9 @@ from kanon.gate.mechanism.tape import Tapes
 from kanon.gate.mechanism.vectorised import ROWS_A_BLOCK, Sets, decide, evaluate_all
 from kanon.noise.laws import two_sided
 from kanon.noise.words import NoiseKey
-from tests.unit.examples import CROSSING, LONG_HOLD, ONE_SIDED, PUBLISHED, SMALL, noise, set_key, tapes
+from tests.unit.examples import ASSORTED, PUBLISHED, SMALL, noise, set_key, tapes
 
-TYPES = st.sampled_from(
-    [
-        SMALL,
-        ONE_SIDED,
-        replace(SMALL, phase="zero"),
-        replace(SMALL, window=2),
-        replace(SMALL, k=9),
-        CROSSING,
-        replace(CROSSING, phase="zero"),
-        replace(CROSSING, window=2),
-        LONG_HOLD,
-    ]
-)
+TYPES = st.sampled_from(ASSORTED)
 
 
 @st.composite
