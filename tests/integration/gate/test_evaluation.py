@@ -15,7 +15,6 @@ from kanon.gate import deciding, evaluation, merging
 from kanon.gate.deciding import NoiseKeys
 from kanon.gate.evaluation import SECONDS_TO_STOP, Evaluation, Outcome, Recorded
 from kanon.gate.fingerprints import RETIRED, recorded_names, retire
-from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.above_threshold import SetState, is_above
 from kanon.gate.mechanism.columns import NEVER
 from kanon.gate.mechanism.parameters import Parameters
@@ -32,7 +31,6 @@ from kanon.gate.storage.aws.step_log import Row
 from kanon.gate.storage.aws.true_objects import step_of
 from kanon.gate.sweeping import Sweeping
 from kanon.gate.types import Type
-from kanon.keys import Secret
 from kanon.noise.laws import two_sided
 from kanon.noise.words import NoiseKey
 from tests.integration.gate.tables import Running, Tables, fresh, running, states_of
@@ -675,17 +673,6 @@ def test_steps_caught_up_are_shown_together_as_many_as_the_oldest_crossing_that_
 
 
 # Lifetimes of rows (rule 9)
-
-
-def test_a_join_expires_one_outage_allowance_after_the_end_of_its_step(scenario: Scenario) -> None:
-    pepper, client_key = Secret.derived("set-pepper", "a"), Secret.derived("client-key", "b")
-    joining = Joining(scenario.types, pepper, client_key, scenario.tables.log, PERIOD, SCHEDULE.outage_allowance)
-    for now in (START * PERIOD, end_of(START, PERIOD) - 0.001):
-        row = joining.row(Join("small", b"set", "client", b"me"), now)
-        assert row.expires == end_of(START, PERIOD) + SCHEDULE.outage_allowance
-    joining.join(Join("small", b"set", "client", b"me"), START * PERIOD)
-    (item,) = scenario.tables.items("StepLog")
-    assert item["ttl"] == {"N": str(end_of(START, PERIOD) + SCHEDULE.outage_allowance)}
 
 
 def test_crossings_do_not_expire_while_an_answer_needs_them(scenario: Scenario) -> None:

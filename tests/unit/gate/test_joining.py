@@ -53,10 +53,11 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kanon.clock.sleep", lambda seconds: None)
 
 
-def test_a_row_names_its_set_and_client_by_key_and_token_only() -> None:
+@pytest.mark.parametrize("now", [STEP * 3600, NOW, end_of(STEP, 3600) - 0.001])
+def test_a_row_names_its_set_and_client_by_key_and_token_only(now: float) -> None:
     name = set_key(PEPPER, "small", b"set")
     token = client_token(CLIENT_KEY, name, "client", b"me", SMALL.client_bits)
-    row = _joining(OnlyWrites()).row(JOIN, NOW)
+    row = _joining(OnlyWrites()).row(JOIN, now)
     assert row == Row(STEP, name, token, "small", end_of(STEP, 3600) + 604_800)
     assert b"me" not in _joining(OnlyWrites()).log.item(row)["set_token"]["B"]
 
