@@ -9,13 +9,14 @@ moves over them.
 """
 
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from kanon.gate.deciding import Decisions
 from kanon.gate.storage.disk.log import DiskLog
 from kanon.gate.storage.disk.parts import PartFiles
-from kanon.gate.storage.protocols import Control, Manifest, Piece, Sealed, Status
+from kanon.gate.storage.protocols import Manifest, Piece, Sealed, Status
 
 
 class Progress(NamedTuple):
@@ -24,6 +25,37 @@ class Progress(NamedTuple):
     steps: int = 0
     sets: int = 0
     late: int = 0
+
+
+class Control(Protocol):
+    """Mark, manifests and answers of a slot: those of a directory, or of a replay, which publishes nothing."""
+
+    def evaluated_through(self) -> int | None:
+        """The mark; None before the first step."""
+
+    def manifest(self) -> Manifest | None:
+        """The newest manifest."""
+
+    def manifests(self) -> list[Manifest]:
+        """All manifests that are kept, oldest first."""
+
+    def forget_manifests(self, steps: Iterable[int]) -> None:
+        """Forget manifests."""
+
+    def commit(
+        self,
+        run: int,
+        before: int | None,
+        step: int,
+        pieces: Sequence[Piece],
+        statuses: Iterable[Status],
+        visible_from: int,
+        sealed: Iterable[Sealed] = (),
+    ) -> None:
+        """Publish everything up to ``step`` in one transaction."""
+
+    def expire(self, now: float) -> None:
+        """Forget the crossings that no reader needs any more."""
 
 
 @dataclass

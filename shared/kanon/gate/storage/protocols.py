@@ -1,9 +1,9 @@
 """The storage of a slot in the gate's own terms, and what its parts and answers are there.
 
-``disk`` and ``aws`` implement it. :class:`Control` is that of one process.
+``disk`` and ``aws`` implement it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -85,37 +85,6 @@ class Parts(Protocol):
 
     def read(self, piece: Piece) -> "Part":
         """A part as it was put."""
-
-
-class Control(Protocol):
-    """The mark, the manifests and the answers of a slot."""
-
-    def evaluated_through(self) -> int | None:
-        """The mark; None before the first step."""
-
-    def manifest(self) -> Manifest | None:
-        """The newest manifest."""
-
-    def manifests(self) -> list[Manifest]:
-        """All manifests that are kept, oldest first."""
-
-    def forget_manifests(self, steps: Iterable[int]) -> None:
-        """Forget manifests."""
-
-    def commit(
-        self,
-        run: int,
-        before: int | None,
-        step: int,
-        pieces: Sequence[Piece],
-        statuses: Iterable[Status],
-        visible_from: int,
-        sealed: Iterable[Sealed] = (),
-    ) -> None:
-        """Publish everything up to ``step`` in one transaction."""
-
-    def expire(self, now: float) -> None:
-        """Forget the crossings that no reader needs any more."""
 
 
 class Statuses(Protocol):
