@@ -10,7 +10,7 @@ import os
 import secrets
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -64,7 +64,9 @@ REPORTS = "reports"
 DEPLOYMENT, PEPPER, CLIENT_KEY, NOISE_KEYS = "deployment", "set-pepper", "client-key", "noise-keys.json"
 LIST_KEY = "list-key"
 """The private key of the lister, of a deployment that had a listed type."""
-ISSUER_KEY, ACCOUNT_KEY = "issuer-key", "account-key"
+ISSUER_KEY, ACCOUNT_KEY, GATEWAY_KEY = "issuer-key", "account-key", "gateway-key"
+SHORTEST_SECRET = 43
+"""Characters of base64 for 256 bits."""
 ACCOUNTS, CLOSED_UNTIL, NAMED_BY = "accounts.db", "closed-until", "accounts"
 """The file of accounts, whose place is a text; the time before which nobody enrols; and the fingerprint that says who
 gives accounts their names."""
@@ -119,7 +121,7 @@ class Directory:
         settings, types: the settings and types in force.
         joining, querying: the use cases behind its HTTP interface.
         control, log, parts: its storage.
-        made: whether this opening has made it.
+        made: the names of the files and folders that this opening has made; none if the deployment was there.
     """
 
     path: Path
@@ -132,7 +134,7 @@ class Directory:
     parts: PartFiles
     segments: Segments
     _lock: int = field(repr=False)
-    made: bool = False
+    made: frozenset[str] = frozenset()
     _kept: float = 0.0
     _failed: bool = False
     _others: list[Database] = field(default_factory=list, repr=False)
@@ -182,7 +184,7 @@ class Directory:
             for other in (*self._others, self.control):
                 other.close()
             if self._failed:
-                _take_back(self.path)
+                _take_back(self.path, self.made)
         finally:
             os.close(self._lock)
 
@@ -195,7 +197,7 @@ class Directory:
         try:
             yield
         except Exception:
-            self._failed = self.made
+            self._failed = bool(self.made)
             raise
 
     def closes(self, other: Database) -> None:
@@ -245,13 +247,13 @@ def refuse_listed(types: Iterable[Type]) -> None:
 
 
 def open_directory(path: Path, given: Given | None, now: float, *, to_import: bool = False) -> Directory:
-    """Open a deployment, or make one at ``now`` if the directory is empty or does not exist.
+    """Open a deployment, or make one at ``now`` if the directory does not exist, or holds nothing but secrets.
 
     ``to_import`` opens one into which a log is imported, also if this was begun and not finished.
 
     Raises:
         ConfigurationError: another process has it open; it is a copy; it was made with other values that never change;
-            a setting is invalid; or a new deployment lacks types.
+            a setting is invalid; a secret is too short; or a new deployment lacks types.
     """
     given = given or Given()
     if given.types is None and not (path / NAME).exists():
@@ -259,8 +261,10 @@ def open_directory(path: Path, given: Given | None, now: float, *, to_import: bo
     with ExitStack() as opened:
         lock = _locked(path)
         opened.callback(os.close, lock)
-        made = not (path / NAME).exists()
-        opened.push(lambda kind, *_: _take_back(path) if made and kind and issubclass(kind, Exception) else None)
+        made = frozenset() if (path / NAME).exists() else _MADE - {each.name for each in path.iterdir()}
+        opened.push(lambda kind, *_: _take_back(path, made) if kind and issubclass(kind, Exception) else None)
+        if made and (path / "secrets").exists():
+            _refuse_given(path / "secrets")
         control = ControlFile(path)
         opened.callback(control.close)
         _refuse_copy(control, path)
@@ -307,16 +311,16 @@ def open_directory(path: Path, given: Given | None, now: float, *, to_import: bo
     return Directory(path, settings, types, joining, querying, control, log, parts, segments, lock, made)
 
 
-_MADE = {
+_MADE = frozenset((
     *(NAME, arrivals.NAME, LISTS, ACCOUNTS, reports.NAME, "import.db"),
     *("lists", "log", "parts", "reports", "secrets", "seen", "summaries", "work"),
-}
+))  # fmt: skip
 
 
-def _take_back(path: Path) -> None:
-    """Delete what was made in a directory that was empty. Its lock is held, and stays."""
+def _take_back(path: Path, made: Collection[str]) -> None:
+    """Delete what was ``made`` in a directory. Its lock is held, and stays."""
     for each in path.iterdir():
-        if each.name.removesuffix("-wal").removesuffix("-shm") in _MADE:
+        if each.name.removesuffix("-wal").removesuffix("-shm") in made:
             shutil.rmtree(each) if each.is_dir() else each.unlink()
 
 
@@ -470,13 +474,21 @@ def secret_of(file: Path, *, made: bool) -> Secret:
     """A secret with the name of its file; ``made``: it is made if it is missing.
 
     Raises:
-        ConfigurationError: it is missing.
+        ConfigurationError: it is missing, or no text.
     """
     if not file.exists():
         if not made:
             raise ConfigurationError(f"{file} is missing: put it back from a backup")
         write_secret(file, at_random(file.name))
-    return Secret.derived(file.name, file.read_text().strip())
+    return Secret.derived(file.name, _text(file))
+
+
+def _text(file: Path) -> str:
+    """The text of a secret."""
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file} cannot be read as text: {error}") from error
 
 
 def existing(path: Path) -> Path:
@@ -507,7 +519,7 @@ def locked(path: Path) -> Iterator[None]:
 def _locked(path: Path) -> int:
     """The lock of a directory, which is made if it does not exist."""
     path.mkdir(parents=True, exist_ok=True)
-    if not (path / NAME).exists() and any(each.name != "lock" for each in path.iterdir()):
+    if not (path / NAME).exists() and any(each.name not in ("lock", "secrets") for each in path.iterdir()):
         raise ConfigurationError(f"{path} is not empty and holds no deployment: name an empty directory")
     path.chmod(0o700)
     lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -587,6 +599,24 @@ def _secrets(
     if missing:
         raise ConfigurationError(f"{folder / NOISE_KEYS} lacks key {', '.join(missing)}: add it first")
     return pepper, client_key, {key_id: _noise_key(key_id, text) for key_id, text in texts.items()}
+
+
+def _refuse_given(folder: Path) -> None:
+    """Refuse secrets that somebody has put there for a new deployment and nobody would read, or anybody could guess."""
+    names = (PEPPER, CLIENT_KEY, NOISE_KEYS, LIST_KEY, ISSUER_KEY, ACCOUNT_KEY, GATEWAY_KEY)
+    for file in sorted(folder.iterdir()):
+        if file.name.startswith("."):  # a mounted secret has such folders
+            continue
+        if file.name not in names:
+            near = " or ".join(get_close_matches(file.name, names, 1) or names)
+            raise ConfigurationError(f"{file} is no secret of a deployment: take it away, or call it {near}")
+        texts = _noise_texts(file) if file.name == NOISE_KEYS else {FIRST_KEY: _text(file)}
+        if set(texts) != {FIRST_KEY}:
+            raise ConfigurationError(f"{file} must have one key with the id {FIRST_KEY}")
+        if len(texts[FIRST_KEY]) < SHORTEST_SECRET:
+            raise ConfigurationError(
+                f"{file} has fewer than {SHORTEST_SECRET} characters: put random ones there (`openssl rand -base64 48`)"
+            )
 
 
 def _noise_key(key_id: str, text: str) -> NoiseKey:

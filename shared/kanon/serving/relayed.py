@@ -5,9 +5,8 @@ import re
 from kanon.gateway.answering import Gateway
 from kanon.gateway.epochs import Epochs
 from kanon.serving.access import JOINS
-from kanon.serving.directory import Directory, secret_of
+from kanon.serving.directory import GATEWAY_KEY, Directory, secret_of
 
-GATEWAY_KEY = "gateway-key"
 STEPPED = re.compile(rf"POST (?:{JOINS.pattern})|(?:POST|DELETE) /v1/credentials")
 """What changes something: a recorded one must not do so again later."""
 OTHERS = re.compile(

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from kanon import clock
+from kanon.keys import Secret
+from kanon.noise.words import NoiseKey
 from kanon.serving.directory import Given, open_directory
 from tests.unit.cli.commands import run
 
@@ -227,6 +229,53 @@ def test_a_first_log_that_cannot_be_read_leaves_nothing_but_a_later_one_what_was
     assert "line 202" in run("gate", "log.csv", "--data", "d")[1]
     log(crowd(-1))
     assert "200 counted before" in run("gate", "log.csv", "--data", "d")[1]
+
+
+def test_a_new_deployment_takes_the_secrets_that_it_is_given(at: Callable[[float], None]) -> None:
+    log(crowd(-1))
+    given = {"set-pepper": "p" * 64, "noise-keys.json": json.dumps({"1": "n" * 43})}
+    folder = Path("d/secrets")
+    folder.mkdir(parents=True)
+    (folder / "..data").mkdir()  # Kubernetes mounts secrets so
+    for name, text in given.items():
+        (folder / name).write_text(text)
+    Path("log.csv").write_text("no log")
+    assert run("gate", "log.csv", "--data", "d", "--type", TYPE)[0] == 2
+    assert left("d") == {"lock", "secrets"}
+    log(crowd(-1))
+    assert run("gate", "log.csv", "--data", "d", "--type", TYPE)[0] == 0
+    assert {name: (folder / name).read_text() for name in given} == given
+    assert left("d/secrets") == {*given, "..data", "client-key"}
+    with open_directory(Path("d"), None, clock.now()) as directory:
+        assert directory.joining.pepper == Secret.derived("set-pepper", "p" * 64)
+        assert directory.segments.noise_keys.for_search(0) == NoiseKey("1", Secret.derived("noise-key/1", "n" * 43).key)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("set-pepper", "changeme", "d/secrets/set-pepper has fewer than 43 characters: put random ones there"),
+        (
+            "set_pepper",
+            "p" * 64,
+            "d/secrets/set_pepper is no secret of a deployment: take it away, or call it set-pepper",
+        ),
+        ("noise-keys.json", '{"1": "changeme"}', "noise-keys.json has fewer than 43 characters"),
+        ("noise-keys.json", json.dumps({"2": "n" * 64}), "noise-keys.json must have one key with the id 1"),
+        ("client-key", "\udcff", "d/secrets/client-key cannot be read as text"),
+    ],
+)
+def test_a_given_secret_that_is_weak_or_unknown_is_refused(
+    at: Callable[[float], None], name: str, text: str, told: str
+) -> None:
+    log(crowd(-1))
+    Path("d/secrets").mkdir(parents=True)
+    Path("d/secrets", name).write_bytes(text.encode(errors="surrogateescape"))
+    status, error = run("gate", "log.csv", "--data", "d", "--type", TYPE)
+    assert status == 2
+    assert told in error
+    assert left("d") == {"lock", "secrets"}
+    assert left("d/secrets") == {name}
 
 
 def test_a_start_that_fails_beside_another_process_deletes_nothing(at: Callable[[float], None]) -> None:
