@@ -15,6 +15,7 @@ from kanon.created import PRIVATE
 
 if TYPE_CHECKING:
     from kanon.joinlog import LogReading
+    from kanon.risk.hashing import HashKey
     from kanon.risk.joinability import Joinability
     from kanon.risk.sketch_leak import Leak
     from kanon.risk.uniqueness import ColumnUniqueness
@@ -66,7 +67,6 @@ def uniqueness(
 
     Example: kanon risk uniqueness joins.csv --value set --user client --k 20 --k 50
     """
-    from kanon.risk.hashing import HashKey
     from kanon.risk.page import page, picture
     from kanon.risk.sketching import sketches
     from kanon.risk.uniqueness import report
@@ -82,12 +82,11 @@ def uniqueness(
     outputs.check(out, "--out")
     outputs.picture(plot, "--plot")
     outputs.check(html, "--html")
-    with _reading(dates, skip_bad_rows) as reading:
-        made = sketches(
-            log, asked, user, key=HashKey.kept_in(key) if key else HashKey.fresh(), size=size, reading=reading
-        )
-    with working("computing the report"):
-        reports = [report(one, user, profile, window) for one in made]
+    with _key(key) as hash_key:
+        with _reading(dates, skip_bad_rows) as reading:
+            made = sketches(log, asked, user, key=hash_key, size=size, reading=reading)
+        with working("computing the report"):
+            reports = [report(one, user, profile, window) for one in made]
     if out is not None:
         _save(made[0].sketch, out, outputs)
     thresholds = k or [5, 10, 50]
@@ -99,6 +98,21 @@ def uniqueness(
         show_json(_as_json(reports))
     else:
         _show_uniqueness(reports, thresholds)
+
+
+@contextmanager
+def _key(path: Path | None) -> "Iterator[HashKey]":
+    """The key in a file, or one for this run. A file that was missing is created, and goes again after an error."""
+    from kanon.risk.hashing import HashKey
+
+    missing = path is not None and not path.exists()
+    key = HashKey.kept_in(path) if path else HashKey.fresh()
+    try:
+        yield key
+    except BaseException:
+        if path and missing:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def _columns(text: str) -> list[tuple[str, ...]]:

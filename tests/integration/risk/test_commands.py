@@ -137,6 +137,18 @@ def test_columns_of_one_key_are_joined_and_the_verdict_follows(log: Path) -> Non
     assert (told["firstUnique"], told["secondUnique"]) == (0.1, 1.0)
 
 
+def test_a_log_that_cannot_be_read_leaves_no_new_key(log: Path, tmp_path: Path) -> None:
+    key, bad = tmp_path / "new key", tmp_path / "bad.csv"
+    bad.write_text("set,client\na,b,c\n")
+    assert run("uniqueness", bad, "--key", key).exit_code == 2
+    assert run("uniqueness", log, "--profile", "crosing", "--key", key).exit_code == 2
+    assert not key.exists()
+    sketched(log, "set.khll")
+    kept = (tmp_path / "key").read_bytes()
+    assert run("uniqueness", bad, "--key", tmp_path / "key").exit_code == 2
+    assert (tmp_path / "key").read_bytes() == kept
+
+
 def test_sketches_of_different_keys_refuse_to_be_merged_or_joined(log: Path, tmp_path: Path) -> None:
     one = sketched(log, "one.khll")
     other = tmp_path / "other.khll"
