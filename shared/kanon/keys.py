@@ -2,7 +2,7 @@
 
 import hmac
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -12,8 +12,6 @@ from kanon.errors import ConfigurationError
 from kanon.noise.words import NoiseKey, length_prefixed
 
 if TYPE_CHECKING:
-    import hashlib
-
     from mypy_boto3_secretsmanager import SecretsManagerClient
 
 
@@ -39,25 +37,6 @@ class Secret:
         mac = self._empty_mac.copy()
         mac.update(length_prefixed(*parts))
         return mac.digest()
-
-    def mac_of(self, *parts: bytes) -> Callable[[bytes], bytes]:
-        """:meth:`mac` of these parts and more, which are given with their lengths. These are hashed once (RFC 2104)."""
-        empty, outer = self._pads
-        inner = empty.copy()
-        inner.update(length_prefixed(*parts))
-
-        def mac(more: bytes) -> bytes:
-            inside, outside = inner.copy(), outer.copy()
-            inside.update(more)
-            outside.update(inside.digest())
-            return outside.digest()
-
-        return mac
-
-    @cached_property
-    def _pads(self) -> "tuple[hashlib._Hash, hashlib._Hash]":
-        inner, outer = (sha256(bytes(byte ^ pad for byte in self.key.ljust(64, b"\0"))) for pad in (0x36, 0x5C))
-        return inner, outer
 
     @cached_property
     def _empty_mac(self) -> hmac.HMAC:

@@ -12,7 +12,6 @@ from kanon.errors import ConfigurationError
 from kanon.gate.names import client_token, set_key
 from kanon.gate.slots import Layout
 from kanon.keys import Secret, fetch_noise_keys, fetch_secret
-from kanon.noise.words import length_prefixed
 
 PEPPER = Secret.derived("set-pepper", "a" * 64)
 CLIENT_KEY = Secret.derived("client-key", "b" * 64)
@@ -128,10 +127,3 @@ def test_a_missing_noise_key_is_refused_with_its_id_and_without_any_text() -> No
 def test_a_guessable_or_unreadable_noise_key_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="the noise key secret must be a JSON object"):
         fetch_noise_keys(Secrets(arn=text), "arn", ["1"])  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("parts", [(), (b"id",), (bytes(70), b"client")])
-def test_a_mac_whose_first_parts_are_hashed_once_is_the_same_mac(parts: tuple[bytes, ...]) -> None:
-    mac = PEPPER.mac_of(*parts)
-    for more in (b"", b"a", bytes(100)):
-        assert mac(length_prefixed(more)) == PEPPER.mac(*parts, more)

@@ -1,6 +1,6 @@
 """Computes the crossings of a part of a log that fits into memory. A part holds all joins of its sets."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Self
@@ -98,6 +98,26 @@ class LogPart:
         )
 
 
+class Macs:
+    """``secret.mac`` of the same first parts and more: the key and these parts are hashed once (RFC 2104)."""
+
+    def __init__(self, secret: Secret) -> None:
+        self._pads = [sha256(bytes(byte ^ pad for byte in secret.key.ljust(64, b"\0"))) for pad in (0x36, 0x5C)]
+
+    def of(self, *parts: bytes) -> Callable[[bytes], bytes]:
+        """The MAC of these parts and of more, which are given with their lengths."""
+        inner, outer = (pad.copy() for pad in self._pads)
+        inner.update(length_prefixed(*parts))
+
+        def mac(more: bytes) -> bytes:
+            inside, outside = inner.copy(), outer.copy()
+            inside.update(more)
+            outside.update(inside.digest())
+            return outside.digest()
+
+        return mac
+
+
 class Names:
     """The keys of the sets of a part, and the tokens of its pairs, for one type name: as ``join`` computes them.
 
@@ -105,9 +125,9 @@ class Names:
     """
 
     def __init__(self, part: LogPart, type_name: str, keys: PartKeys) -> None:
-        set_key = keys.pepper.mac_of(type_name.encode())
+        set_key = Macs(keys.pepper).of(type_name.encode())
         self.set_keys = [set_key(length_prefixed(digest(text))) for text in part.sets]
-        self._part, self._client_key = part, keys.client_key
+        self._part, self._macs = part, Macs(keys.client_key)
         self._tokens = np.full(len(part.set_of), -1)
 
     def tokens(self, pairs: Ints) -> Ints:
@@ -120,10 +140,10 @@ class Names:
     def _hash(self, pairs: Ints) -> None:
         """:func:`client_token` of sorted pairs. What all clients of a set share is hashed once for the set."""
         found: list[bytes] = []
-        last, mac = -1, self._client_key.mac_of()
+        last, mac = -1, self._macs.of()
         for number, client in zip(self._part.set_of[pairs].tolist(), self._part.client_of[pairs].tolist(), strict=True):
             if number != last:
-                last, mac = number, self._client_key.mac_of(self.set_keys[number], b"client")
+                last, mac = number, self._macs.of(self.set_keys[number], b"client")
             found.append(mac(length_prefixed(self._part.clients[client])))
         self._tokens[pairs] = np.frombuffer(b"".join(found), ">u4")[:: 32 // 4]
 

@@ -35,7 +35,7 @@ def test_the_configuration_may_name_all_generations_or_only_the_newest(listed: t
     refuse_log_generations(RECORDED, listed, THIRD)
 
 
-def test_a_stack_without_reports_is_not_refused() -> None:
+def test_a_deployment_without_generations_is_not_refused() -> None:
     refuse_log_generations({}, (), FIRST)
     refuse_log_generations(as_recorded(0, FIRST), (), FIRST)
 

@@ -26,11 +26,13 @@ from kanon.gate.names import client_token, set_key
 from kanon.gate.types import Type
 from kanon.joinlog import Join, LogError
 from kanon.joinlog.numbered import JoinBatch, Texts
+from kanon.keys import Secret
 from kanon.noise.laws import two_sided
+from kanon.noise.words import length_prefixed
 from kanon.simulate import part, run
 from kanon.simulate.crossings import Crossings
 from kanon.simulate.outcome import TypeOutcome, most_counted
-from kanon.simulate.part import PartKeys
+from kanon.simulate.part import Macs, PartKeys
 from kanon.simulate.presence import MemberJoins, runs_of
 from kanon.simulate.rejoining import bounds_of, classes_of, costs_of, merged
 from kanon.simulate.run import decide, gather, simulate
@@ -381,3 +383,11 @@ def test_only_clients_in_the_step_of_a_crossing_are_hashed(monkeypatch: pytest.M
         parameters
     )
     assert sum(hashed) == sure + sure + part._SPARE
+
+
+@pytest.mark.parametrize("parts", [(), (b"id",), (bytes(70), b"client")])
+def test_a_mac_whose_first_parts_are_hashed_once_is_the_same_mac(parts: tuple[bytes, ...]) -> None:
+    secret = Secret.derived("set-pepper", "a" * 64)
+    mac = Macs(secret).of(*parts)
+    for more in (b"", b"a", bytes(100)):
+        assert mac(length_prefixed(more)) == secret.mac(*parts, more)

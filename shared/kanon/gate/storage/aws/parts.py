@@ -64,9 +64,6 @@ class PartObjects:
         self._put(name, content)
         return Piece(first, name, digest, part.earliest)
 
-    def sync(self) -> None:
-        """S3 has stored what it has answered."""
-
     def read(self, piece: Piece) -> Part:
         """A part, of this slot or of another one.
 
