@@ -39,8 +39,9 @@ from kanon.gate.storage.aws.lists import ListObjects, PublishedLists, pair
 from kanon.gate.true_sets import PREFIX
 from kanon.gate.types import read_types
 from kanon.keys import Secret
-from kanon.serving.directory import LIST_KEY, Directory, Given, list_key, open_directory
+from kanon.serving.directory import Directory, Given, open_directory
 from kanon.serving.lists import Lister
+from kanon.serving.secret_files import LIST_KEY, list_key
 
 SLOTS, STEP, PERIOD, DELAY = 16, 472_000, 3600, 1800
 TYPES = '{"terms": {"k": 50, "window": 24, "profile": "crossing", "listed": true}}'

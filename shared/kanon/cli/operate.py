@@ -462,7 +462,8 @@ def _set(stack: "RunningStack | Path", place: str) -> "Iterator[tuple[Suppressio
 
     if isinstance(stack, Path):
         from kanon.gate.storage.disk.control import ControlFile
-        from kanon.serving.directory import existing, pepper_of, stored_settings
+        from kanon.serving.directory import existing, stored_settings
+        from kanon.serving.secret_files import pepper_of
 
         with closing(ControlFile(existing(stack))) as control:
             type_name, set_id = _type_and_set(place, stored_settings(control).read_types())

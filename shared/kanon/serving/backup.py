@@ -31,7 +31,8 @@ from kanon.gate.storage.disk.log import SUFFIX
 from kanon.gate.storage.protocols import Manifest
 from kanon.reports.storage import disk as reports
 from kanon.serving import arrivals, lists
-from kanon.serving.directory import ACCOUNTS, ISSUER_KEY, PLACE, existing
+from kanon.serving.directory import ACCOUNTS, PLACE, existing
+from kanon.serving.secret_files import ISSUER_KEY
 
 ATTEMPTS = 5
 UNFINISHED = "control.part"

@@ -7,7 +7,6 @@ the place where it was made is refused until a new log generation gives it noise
 import fcntl
 import json
 import os
-import secrets
 import shutil
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -16,14 +15,13 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from pydantic import ValidationError
 
 from kanon import clock
 from kanon.counted import Counted
-from kanon.created import flush
-from kanon.disk import UNFINISHED, Database, transaction
+from kanon.disk import Database, transaction
 from kanon.errors import ConfigurationError, reason
 from kanon.findings import moment
 from kanon.gate.deciding import NoiseKeys
@@ -52,32 +50,32 @@ from kanon.keys import Secret
 from kanon.noise.words import NoiseKey
 from kanon.reports.storage import disk as reports
 from kanon.serving import arrivals
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from kanon.serving.secret_files import (
+    DEPLOYMENT,
+    FIRST_KEY,
+    ISSUER_KEY,
+    LIST_KEY,
+    NOISE_KEYS,
+    at_random,
+    list_key,
+    noise_key,
+    noise_texts,
+    refuse_given,
+    replace_secret,
+    secrets_of,
+    write_secret,
+)
 
 OWNER = "serve"
 SETTINGS, PLACE, FIRST_STEP, IMPORTING = "settings", "place", "first-step", "importing"
 LISTS = "lists.db"
 REPORTS = "reports"
 """The text with the settings of reports."""
-DEPLOYMENT, PEPPER, CLIENT_KEY, NOISE_KEYS = "deployment", "set-pepper", "client-key", "noise-keys.json"
-LIST_KEY = "list-key"
-"""The private key of the lister, of a deployment that had a listed type."""
-ISSUER_KEY, ACCOUNT_KEY, GATEWAY_KEY = "issuer-key", "account-key", "gateway-key"
-SHORTEST_SECRET = 43
-"""Characters of base64 for 256 bits."""
 ACCOUNTS, CLOSED_UNTIL, NAMED_BY = "accounts.db", "closed-until", "accounts"
 """The file of accounts, whose place is a text; the time before which nobody enrols; and the fingerprint that says who
 gives accounts their names."""
-FIRST_KEY = "1"
 DAYS, HOUR = 86_400, 3600
 MARGIN_TO_WAKE = 0.05
-
-
-def at_random(name: str) -> str:
-    """The id of a new deployment, or a new secret."""
-    return str(uuid.uuid4()) if name == DEPLOYMENT else secrets.token_urlsafe(48)
 
 
 @dataclass(frozen=True)
@@ -264,7 +262,7 @@ def open_directory(path: Path, given: Given | None, now: float, *, to_import: bo
         made = frozenset() if (path / NAME).exists() else _MADE - {each.name for each in path.iterdir()}
         opened.push(lambda kind, *_: _take_back(path, made) if kind and issubclass(kind, Exception) else None)
         if made and (path / "secrets").exists():
-            _refuse_given(path / "secrets")
+            refuse_given(path / "secrets")
         control = ControlFile(path)
         opened.callback(control.close)
         _refuse_copy(control, path)
@@ -275,7 +273,8 @@ def open_directory(path: Path, given: Given | None, now: float, *, to_import: bo
             _forget_old_keys(control, path)
         settings = _settings(control, given)
         types = settings.read_types()
-        pepper, client_key, noise_keys = _secrets(path / "secrets", settings, given.draw if fresh else None)
+        ids = [entry.id for entry in settings.noise_keys]
+        pepper, client_key, noise_keys = secrets_of(path / "secrets", ids, given.draw if fresh else None)
         if fresh:  # a start that stops from here on is continued under the same name
             control.put_text(FIRST_STEP, str(step_at(now, settings.period)))
             _remember(control, path, settings)
@@ -367,13 +366,13 @@ def _draw_noise_key(
     It is in the file first: one that a process leaves there without recording it goes with the next one. A key that was
     to begin with the same step was never used, and is forgotten.
     """
-    texts, recorded = _noise_texts(file), recorded_names(control.recorded(OWNER), NOISE_KEY)
+    texts, recorded = noise_texts(file), recorded_names(control.recorded(OWNER), NOISE_KEY)
     new = NoiseKeyEntry(id=str(1 + max(map(int, {*texts, *recorded}))), from_step=first)
     text = at_random(NOISE_KEYS)
     replace_secret(file, json.dumps({**{entry.id: texts[entry.id] for entry in settings.noise_keys}, new.id: text}))
     unused = [entry for entry in settings.noise_keys if entry.from_step >= first]
     control.unrecord(OWNER, [f"{NOISE_KEY}{entry.id}" for entry in unused])
-    control.record(OWNER, noise_key_fingerprints([new], {new.id: _noise_key(new.id, text)}))
+    control.record(OWNER, noise_key_fingerprints([new], {new.id: noise_key(new.id, text)}))
     return (*(entry for entry in settings.noise_keys if entry not in unused), new)
 
 
@@ -389,7 +388,7 @@ def _forget_old_keys(control: ControlFile, path: Path) -> None:
         entries = entries[1:]
     if entries != settings.noise_keys:
         _remember(control, path, settings.model_copy(update={"noise_keys": entries}))
-    texts = _noise_texts(file) if file.exists() else {}
+    texts = noise_texts(file) if file.exists() else {}
     named = {entry.id: texts[entry.id] for entry in entries if entry.id in texts}
     if named != texts:
         replace_secret(file, json.dumps(named))
@@ -463,32 +462,6 @@ def _forget_lists(path: Path, type_name: str) -> None:
             file.database.execute("DELETE FROM lists WHERE type = ?", (type_name,))
             file.database.execute("DELETE FROM entries WHERE type = ?", (type_name,))
         file.database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-
-def pepper_of(path: Path) -> Secret:
-    """The set pepper of a directory."""
-    return secret_of(path / "secrets" / PEPPER, made=False)
-
-
-def secret_of(file: Path, *, made: bool) -> Secret:
-    """A secret with the name of its file; ``made``: it is made if it is missing.
-
-    Raises:
-        ConfigurationError: it is missing, or no text.
-    """
-    if not file.exists():
-        if not made:
-            raise ConfigurationError(f"{file} is missing: put it back from a backup")
-        write_secret(file, at_random(file.name))
-    return Secret.derived(file.name, _text(file))
-
-
-def _text(file: Path) -> str:
-    """The text of a secret."""
-    try:
-        return file.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{file} cannot be read as text: {error}") from error
 
 
 def existing(path: Path) -> Path:
@@ -582,47 +555,6 @@ _PLACES: dict[str, Any] = {
 """Where the directory has what the names of the template's resources stand for."""
 
 
-def _secrets(
-    folder: Path, settings: EvaluateSettings, draw: Callable[[str], str] | None
-) -> tuple[Secret, Secret, dict[str, NoiseKey]]:
-    """The secrets of a deployment; one for which they are to ``draw`` gets those that it lacks."""
-    folder.mkdir(mode=0o700, exist_ok=True)
-    for name in (PEPPER, CLIENT_KEY, NOISE_KEYS):
-        if not (folder / name).exists():
-            if draw is None:
-                raise ConfigurationError(f"{folder / name} is missing: put it back from a backup")
-            text = draw(name)
-            write_secret(folder / name, json.dumps({FIRST_KEY: text}) if name == NOISE_KEYS else text)
-    pepper, client_key = (secret_of(folder / name, made=False) for name in (PEPPER, CLIENT_KEY))
-    texts = _noise_texts(folder / NOISE_KEYS)
-    missing = [entry.id for entry in settings.noise_keys if entry.id not in texts]
-    if missing:
-        raise ConfigurationError(f"{folder / NOISE_KEYS} lacks key {', '.join(missing)}: add it first")
-    return pepper, client_key, {key_id: _noise_key(key_id, text) for key_id, text in texts.items()}
-
-
-def _refuse_given(folder: Path) -> None:
-    """Refuse secrets that somebody has put there for a new deployment and nobody would read, or anybody could guess."""
-    names = (PEPPER, CLIENT_KEY, NOISE_KEYS, LIST_KEY, ISSUER_KEY, ACCOUNT_KEY, GATEWAY_KEY)
-    for file in sorted(folder.iterdir()):
-        if file.name.startswith("."):  # a mounted secret has such folders
-            continue
-        if file.name not in names:
-            near = " or ".join(get_close_matches(file.name, names, 1) or names)
-            raise ConfigurationError(f"{file} is no secret of a deployment: take it away, or call it {near}")
-        texts = _noise_texts(file) if file.name == NOISE_KEYS else {FIRST_KEY: _text(file)}
-        if set(texts) != {FIRST_KEY}:
-            raise ConfigurationError(f"{file} must have one key with the id {FIRST_KEY}")
-        if len(texts[FIRST_KEY]) < SHORTEST_SECRET:
-            raise ConfigurationError(
-                f"{file} has fewer than {SHORTEST_SECRET} characters: put random ones there (`openssl rand -base64 48`)"
-            )
-
-
-def _noise_key(key_id: str, text: str) -> NoiseKey:
-    return NoiseKey(key_id, Secret.derived(f"noise-key/{key_id}", text).key)
-
-
 def _sealing(control: ControlFile, file: Path) -> Callable[[bytes, bytes], bytes]:
     """Seals values to the key of the lister, which is made when a deployment has its first listed type."""
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -634,50 +566,6 @@ def _sealing(control: ControlFile, file: Path) -> Callable[[bytes, bytes], bytes
     key = list_key(file).public_key()
     control.check(OWNER, {LIST_KEY: sha256(key.public_bytes_raw()).hexdigest()})
     return lambda value, set_key: seal(value, key, set_key)
-
-
-def list_key(file: Path) -> "X25519PrivateKey":
-    """The private key of the lister.
-
-    Raises:
-        ConfigurationError: it cannot be read.
-    """
-    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-
-    try:
-        return X25519PrivateKey.from_private_bytes(bytes.fromhex(file.read_text().strip()))
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{file} is missing or damaged: put it back from a backup") from error
-
-
-def _noise_texts(file: Path) -> dict[str, str]:
-    try:
-        texts = json.loads(file.read_text())
-    except ValueError:
-        texts = None
-    if not isinstance(texts, dict) or not all(isinstance(text, str) and text for text in texts.values()):
-        raise ConfigurationError(f'{file} must be a JSON object such as {{"1": "..."}} without empty texts')
-    return texts
-
-
-def replace_secret(file: Path, text: str) -> None:
-    """Put another secret in the place of one; durable when this returns."""
-    new = file.with_name(f".{file.name}{UNFINISHED}")
-    new.unlink(missing_ok=True)
-    write_secret(new, text)
-    new.replace(file)
-    flush(file.parent)
-
-
-def write_secret(file: Path, text: str) -> None:
-    """Write a secret that only this user can read; it is durable when this returns."""
-    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        os.write(handle, text.encode())
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    flush(file.parent)
 
 
 def _check(

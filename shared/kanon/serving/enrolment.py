@@ -8,17 +8,8 @@ from kanon.errors import ConfigurationError
 from kanon.gate.enrol_routes import account_id
 from kanon.gate.storage.disk.accounts import AccountsFile
 from kanon.keys import Secret
-from kanon.serving.directory import (
-    ACCOUNT_KEY,
-    ACCOUNTS,
-    CLOSED_UNTIL,
-    ISSUER_KEY,
-    NAMED_BY,
-    OWNER,
-    Directory,
-    accounts_place,
-    secret_of,
-)
+from kanon.serving.directory import ACCOUNTS, CLOSED_UNTIL, NAMED_BY, OWNER, Directory, accounts_place
+from kanon.serving.secret_files import ACCOUNT_KEY, ISSUER_KEY, secret_of
 
 
 def open_credentials(directory: Directory) -> tuple[Enrolling, Secret]:

@@ -25,7 +25,8 @@ from kanon.gate.publishing import clock_step, next_tick
 from kanon.gate.ranges import ListStep, bits_for, encode, first_of, most_hashes, number_of
 from kanon.gate.storage.disk.control import SLOT
 from kanon.gate.types import Type
-from kanon.serving.directory import LIST_KEY, LISTS, Directory, list_key
+from kanon.serving.directory import LISTS, Directory
+from kanon.serving.secret_files import LIST_KEY, list_key
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey

@@ -5,7 +5,8 @@ import re
 from kanon.gateway.answering import Gateway
 from kanon.gateway.epochs import Epochs
 from kanon.serving.access import JOINS
-from kanon.serving.directory import GATEWAY_KEY, Directory, secret_of
+from kanon.serving.directory import Directory
+from kanon.serving.secret_files import GATEWAY_KEY, secret_of
 
 STEPPED = re.compile(rf"POST (?:{JOINS.pattern})|(?:POST|DELETE) /v1/credentials")
 """What changes something: a recorded one must not do so again later."""

@@ -15,8 +15,9 @@ from kanon.gate.lists import read_parquet
 from kanon.gate.names import set_key
 from kanon.gate.storage.disk.control import ControlFile
 from kanon.keys import Secret
-from kanon.serving.directory import Directory, existing, locked, pepper_of, stored_settings
+from kanon.serving.directory import Directory, existing, locked, stored_settings
 from kanon.serving.lists import FOLDER, NAME, ListsFile, history_of, write_history
+from kanon.serving.secret_files import pepper_of
 
 
 def unlist(directory: Directory, type_name: str, value: str) -> int:

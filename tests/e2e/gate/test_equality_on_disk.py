@@ -13,7 +13,8 @@ from kanon.gate.joining import Join
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.publishing import tick_of
 from kanon.local.stack import Stack
-from kanon.serving.directory import CLIENT_KEY, DEPLOYMENT, FIRST_KEY, NOISE_KEYS, PEPPER, Given, open_directory
+from kanon.serving.directory import Given, open_directory
+from kanon.serving.secret_files import CLIENT_KEY, DEPLOYMENT, FIRST_KEY, NOISE_KEYS, PEPPER
 from tests.e2e.gate.test_equality import FIRST_STEP, SIX_DAYS_PACKED, TWELVE_DAYS, Recorded, real_joins
 from tests.paths import REAL_LOG
 

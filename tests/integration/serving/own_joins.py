@@ -15,6 +15,7 @@ import pytest
 from kanon.gate.names import client_token, set_key
 from kanon.joinlog.numbered import JoinBatch, Texts
 from kanon.serving import directory as directory_module
+from kanon.serving import secret_files
 from kanon.serving.arrivals import Arrivals
 from kanon.serving.directory import Directory, Given, open_directory
 from kanon.serving.gating import Value
@@ -36,8 +37,9 @@ def with_fixed_secrets(patch: pytest.MonkeyPatch, seed: str) -> None:
     """Let deployments and generations be named, and keys be drawn, by a seed: then a test gives one result."""
     chance = random.Random(seed)
     drawn = SimpleNamespace(token_urlsafe=lambda size: chance.randbytes(size).hex())
-    patch.setattr(directory_module, "secrets", drawn)
-    patch.setattr(directory_module, "uuid", SimpleNamespace(uuid4=lambda: UUID(int=chance.getrandbits(128))))
+    patch.setattr(secret_files, "secrets", drawn)
+    for module in (directory_module, secret_files):
+        patch.setattr(module, "uuid", SimpleNamespace(uuid4=lambda: UUID(int=chance.getrandbits(128))))
 
 
 class Row(NamedTuple):

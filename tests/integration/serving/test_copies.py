@@ -15,9 +15,10 @@ from kanon.errors import ConfigurationError, UndecodableMembersError
 from kanon.gate.storage.disk.control import ControlFile
 from kanon.serving import backup as backing
 from kanon.serving.backup import backup
-from kanon.serving.directory import NOISE_KEYS, PLACE, Directory, new_generation, retire, stored_settings
+from kanon.serving.directory import PLACE, Directory, new_generation, retire, stored_settings
 from kanon.serving.gating import run
 from kanon.serving.replaying import replay
+from kanon.serving.secret_files import NOISE_KEYS
 from tests.integration.serving.own_joins import FIRST, PERIOD, SETS, TYPES, Oracle, Row, batches, opened, unreferenced
 
 pytestmark = pytest.mark.usefixtures("small")

@@ -28,10 +28,11 @@ from kanon.gate.storage.disk.control import ControlFile
 from kanon.noise.laws import two_sided
 from kanon.serving import lists
 from kanon.serving.backup import backup
-from kanon.serving.directory import LIST_KEY, Directory, new_generation, retire
+from kanon.serving.directory import Directory, new_generation, retire
 from kanon.serving.doctor import examine_directory
 from kanon.serving.lists import Lister, history_of
 from kanon.serving.replaying import replay
+from kanon.serving.secret_files import LIST_KEY
 from kanon.serving.unlisting import take_over, unlist
 from tests.integration.serving.listing import (
     FIRST,
