@@ -19,6 +19,7 @@ from kanon.cli.options import (
     SkipBadRows,
     TypesFile,
     checked_types,
+    columns_hinted,
     log_columns,
     log_reading,
     own_types,
@@ -126,7 +127,8 @@ def _log(
 
     if log is None:
         return generated_log(seed, days=16, joins=12_000, sets=120)
-    read = read_log(log, first, last, log_columns(columns), reading)
+    with columns_hinted():
+        read = read_log(log, first, last, log_columns(columns), reading)
     say_left_out(reading)
     check_span(_steps(read), PERIOD, "give --from and --to")
     return read

@@ -156,7 +156,7 @@ REFUSED = [
     (["demo", "--log", "nowhere.csv"], ["--log", "nowhere.csv", "does not exist"]),
     (["demo", "--log", "."], ["cannot be read"]),
     (["demo", "--type", ONE_TYPE, "--types", "empty"], ["give --type or --types, not both"]),
-    (["demo", "--log", "empty"], ["no column 'time'"]),
+    (["demo", "--log", "empty"], ["no column 'time'", "(--columns TIME,SET,CLIENT)"]),
     (["demo", "--columns", "a,b", "--log", "empty"], ["--columns", "three names"]),
     (
         ["demo", "--log", "far.csv"],
