@@ -2,8 +2,8 @@
 
 import pytest
 
-from kanon.reports.storage import memory
-from kanon.reports.storage.memory import MemoryJob, MemoryObjects
+from kanon.reports import aggregate
+from kanon.reports.aggregate import MemoryJob, MemoryObjects
 from kanon.reports.storage.objects import TakenError
 from kanon.reports.storage.report_jobs import JobRow, State
 
@@ -12,7 +12,7 @@ ROW = JobRow("job", State.MAPPING, {}, 0, 0, bytes(32), {"plan": "p"})
 
 @pytest.mark.parametrize("most", [1, 1 << 20], ids=["in a file", "in memory"])
 def test_an_object_is_never_overwritten(monkeypatch, most):
-    monkeypatch.setattr(memory, "IN_MEMORY", most)
+    monkeypatch.setattr(aggregate, "IN_MEMORY", most)
     with MemoryObjects() as place:
         for key, body in (("a/1", b"one"), ("b/1", b""), ("a/2", b"other"), ("a/1", b"one")):
             place.put_new(key, body)
