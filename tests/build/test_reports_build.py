@@ -52,7 +52,7 @@ def test_the_layer_of_reports_holds_only_their_modules(build: Path) -> None:
     read_lists = {str(path.relative_to(reports / "kanon")) for path in (reports / "kanon" / "gate").rglob("*.py")}
     assert read_lists == {"gate/lists.py", "gate/ranges.py", "gate/storage/aws/lists.py"}
     names = {path.name for path in (reports / "kanon" / "reports").rglob("*")}
-    of_machines = {"aggregate.py", "processes.py", "summary.py", "disk.py", "one_machine.py"}
+    of_machines = {"aggregate.py", "processes.py", "disk.py", "one_machine.py"}
     assert not names & {"clients", *of_machines}
     assert not (shared / "kanon" / "reports").exists()
 

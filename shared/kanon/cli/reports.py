@@ -93,12 +93,11 @@ def aggregate(
 
     Example: kanon reports aggregate reports.avro --domain domain.avro --keys private-keys.json --epsilon 2
     """
-    from kanon.reports.aggregate import Job, NoiseSecrets, read_inputs
+    from kanon.reports.aggregate import Job, NoiseSecrets, read_inputs, write
     from kanon.reports.aggregate import aggregate as run
     from kanon.reports.job import PrivacyParameters, decimal
     from kanon.reports.payload import private_keys
     from kanon.reports.shared_info import Rules
-    from kanon.reports.summary import write
 
     if bool(domain) == discover:
         raise typer.BadParameter("say --domain or --discover, one of them: it decides which keys are released")
@@ -311,8 +310,8 @@ def decode(
     """
     from itertools import islice
 
+    from kanon.reports.aggregate import lines
     from kanon.reports.payload import private_keys
-    from kanon.reports.summary import lines
 
     opening = private_keys(_key_document(keys)) if keys else None
     for line in islice(lines(file, opening), limit):

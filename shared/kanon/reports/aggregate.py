@@ -1,7 +1,7 @@
-"""A whole job on local files: the stages of the service, over objects and a job in the memory of this process.
+"""Reports in local files: a whole job over them, its written summary, and the rows of any such file as JSON.
 
-The job has no budget to spend. Each file of reports is a shard, or each few of them if there are more than a thousand.
-``summary`` writes its result.
+A job runs the stages of the service, over objects and a job in the memory of this process. It has no budget to spend.
+Each file of reports is a shard, or each few of them if there are more than a thousand.
 """
 
 import hashlib
@@ -9,28 +9,42 @@ import os
 import tempfile
 from collections import Counter as Tally
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import IO, Any, Never, Self, cast
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
+from kanon.created import PRIVATE, SHARED, created, never
 from kanon.dynamo.batches import chunks
 from kanon.noise.words import NoiseKey
-from kanon.reports.avro import read_domain
-from kanon.reports.errors import Counter, JobError
+from kanon.reports.avro import (
+    DebugFact,
+    Report,
+    kind_of,
+    listed,
+    part_names,
+    read_debug_summary,
+    read_domain,
+    read_reports,
+    read_summary,
+    write_debug_summary,
+)
+from kanon.reports.errors import Counter, JobError, ReportRefusedError
 from kanon.reports.histogram import Histogram, declared, exact_sums
 from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, Amount, JobRequest, PrivacyParameters
-from kanon.reports.mapping import Mapped, Selection
+from kanon.reports.mapping import Mapped, Selection, open_report
 from kanon.reports.noise import Noised
+from kanon.reports.payload import PayloadError, decode
 from kanon.reports.processes import Each, Mapper, mapper_of
 from kanon.reports.service.committing import CommitOutcome
 from kanon.reports.service.shards import MOST_SHARDS, Inputs, JobPlan, Ring, Shards, Worker, read_plan
 from kanon.reports.service.stages import Stages, summary_of
-from kanon.reports.shared_info import Rules, Unit
+from kanon.reports.shared_info import Rules, Unit, parse
 from kanon.reports.storage.budgets import Charge
 from kanon.reports.storage.objects import ObjectStore, Stored, TakenError
 from kanon.reports.storage.report_jobs import BEFORE_COMMIT, JobRow, MapMessage, Message, StageMessage, State
@@ -429,3 +443,100 @@ def read_inputs(places: Sequence[Path]) -> tuple[Path, ...]:
             raise JobError("INPUT_DATA_READ_FAILED", f"{place} is neither a file nor a folder with .avro files")
         found += inside
     return tuple(found)
+
+
+def write(
+    outcome: JobOutcome, output: Path, *, debug: bool = False, may_replace: Callable[[Path], bool] = never
+) -> list[Path]:
+    """Write a summary, one file per partition.
+
+    All files appear, or none. Only the owner can read files with exact sums.
+
+    Args:
+        outcome: the finished job.
+        output: name of the summary, such as ``summary.avro``; parts are called ``summary-1-of-3.avro``.
+        debug: write exact sums and noise too, to ``summary_debug-1-of-3.avro``. They are private. The job must have
+            kept the sums of undeclared keys.
+        may_replace: whether an existing file may be replaced.
+
+    Raises:
+        JobError: a file exists, or cannot be written (RESULT_WRITE_ERROR).
+    """
+    parts = len(outcome.partitions)
+    places = [output.with_name(name) for name in part_names(output.name, parts)]
+    debug_name = output.name.removesuffix(".avro") + "_debug" + ".avro" * output.name.endswith(".avro")
+    debug_places = [output.with_name(name) for name in part_names(debug_name, parts)] if debug else []
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with created(may_replace) as create:
+            for place, part in zip(places, outcome.parts, strict=True):
+                with create(place, PRIVATE if outcome.exact else SHARED) as file:
+                    file.write(part)
+            exact = zip(debug_places, outcome.partitions, outcome.seen, strict=True) if debug else ()
+            for place, partition, seen in exact:
+                with create(place, PRIVATE) as file:
+                    write_debug_summary(file, _debug(partition, seen))
+    except FileExistsError as error:
+        raise JobError(
+            "RESULT_WRITE_ERROR", f"{error.filename or error} exists already: choose another name for the output"
+        ) from error
+    except OSError as error:
+        raise JobError("RESULT_WRITE_ERROR", f"{output} cannot be written: choose another name") from error
+    return [*places, *debug_places]
+
+
+def _debug(partition: Noised, seen: Histogram) -> Iterator[DebugFact]:
+    """The keys with noise, and the undeclared keys of reports, which are not released and have no noise."""
+    declared = partition.threshold is None
+    noise = dict(zip(listed(partition.exact.keys), partition.noise.tolist(), strict=True))
+    in_reports = dict(zip(listed(seen.keys), seen.sums.tolist(), strict=True))
+    for key in sorted(noise.keys() | in_reports.keys()):
+        tags = ("in_domain",) * (declared and key in noise) + ("in_reports",) * (key in in_reports)
+        yield DebugFact(key, in_reports.get(key, 0), noise.get(key, 0), tags)
+
+
+def lines(file: Path, keys: Mapping[str, X25519PrivateKey] | None = None) -> Iterator[dict[str, Any]]:
+    """The rows of an Avro file as JSON objects; buckets are hexadecimal.
+
+    Args:
+        file: reports, a domain, a summary or a debug summary.
+        keys: private keys, to decrypt reports.
+
+    Raises:
+        JobError: the file cannot be read, or is of another kind.
+    """
+    match kind_of(file):
+        case "AggregatableReport":
+            rules = Rules(0, keys or {})
+            for report in read_reports(file):
+                yield _report(report, rules, shown=keys is not None)
+        case "AggregationBucket":
+            yield from ({"bucket": key.hex()} for key in listed(read_domain(file)))
+        case "AggregatedFact":
+            yield from ({"bucket": bucket.hex(), "metric": metric} for bucket, metric in read_summary(file))
+        case "DebugAggregatedFact":
+            for fact in read_debug_summary(file):
+                yield fact._asdict() | {"bucket": fact.bucket.hex()}
+        case _:
+            raise JobError("INPUT_DATA_READ_FAILED", f"{file} holds neither reports, nor a domain, nor a summary")
+
+
+def _report(report: Report, rules: Rules, *, shown: bool) -> dict[str, Any]:
+    line: dict[str, Any] = {"key_id": report.key_id, "payload_bytes": len(report.payload)}
+    try:
+        line["shared_info"] = {name: value for name, value in parse(report.shared_info)._asdict().items() if value}
+        if shown:
+            operation, contributions = decode(open_report(report, rules))
+            line["operation"] = operation
+            line["contributions"] = [
+                {"bucket": f"{pair.bucket:032x}", "value": pair.value, "filtering_id": pair.filtering_id}
+                for pair in contributions
+                if pair.value
+            ]
+    except ReportRefusedError as error:
+        line["error"] = str(error.counter)
+    except PayloadError:
+        line["error"] = str(Counter.REPORT_PARSING_ERROR)
+    except JobError as error:
+        line["error"] = error.code
+    return line

@@ -15,11 +15,10 @@ from typer.testing import CliRunner
 from kanon.cli.main import app
 from kanon.noise.words import NoiseKey
 from kanon.reports import histogram as module
-from kanon.reports.aggregate import NoiseSecrets, aggregate
+from kanon.reports.aggregate import NoiseSecrets, aggregate, write
 from kanon.reports.avro import read_debug_summary, read_reports, read_summary, write_domain, write_reports
 from kanon.reports.errors import JobError
 from kanon.reports.payload import PayloadLayout, private_document
-from kanon.reports.summary import write
 from tests.unit.reports import made
 
 RANDOM = random.Random(7)
@@ -242,7 +241,7 @@ def full(*_):
 
 def test_a_summary_that_cannot_be_completed_leaves_no_file(tmp_path, monkeypatch):
     outcome = made.run(tmp_path, [made.report([(1, 5)])], domain=range(5))
-    monkeypatch.setattr("kanon.reports.summary.write_debug_summary", full)
+    monkeypatch.setattr("kanon.reports.aggregate.write_debug_summary", full)
     with pytest.raises(JobError) as caught:
         write(outcome, tmp_path / "out/s.avro", debug=True)
     assert caught.value.code == "RESULT_WRITE_ERROR"
@@ -252,7 +251,7 @@ def test_a_summary_that_cannot_be_completed_leaves_no_file(tmp_path, monkeypatch
 def test_a_summary_never_takes_the_name_of_a_file_that_appears_while_it_is_written(tmp_path, monkeypatch):
     outcome = made.run(tmp_path, [made.report([(1, 5)])], domain=range(5))
     late = tmp_path / "out/s_debug-1-of-1.avro"
-    monkeypatch.setattr("kanon.reports.summary.write_debug_summary", lambda *_: late.write_text("mine"))
+    monkeypatch.setattr("kanon.reports.aggregate.write_debug_summary", lambda *_: late.write_text("mine"))
     with pytest.raises(JobError, match="choose another name"):
         write(outcome, tmp_path / "out/s.avro", debug=True)
     assert [path.read_text() for path in (tmp_path / "out").iterdir()] == ["mine"]

@@ -7,11 +7,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from kanon.reports.aggregate import Job, aggregate
+from kanon.reports.aggregate import Job, aggregate, write
 from kanon.reports.avro import listed, read_domain, read_reports, read_summary, write_reports
 from kanon.reports.job import PrivacyParameters
 from kanon.reports.shared_info import Rules, budget_key, parse, source_of, units
-from kanon.reports.summary import write
 from tests.integration.reports.vectors import VECTORS, needs_vectors
 from tests.unit.reports import made
 from tests.unit.reports.made import SECRETS

@@ -12,7 +12,7 @@ import kanon.reports
 REPORTS = Path(kanon.reports.__file__).parent
 EDGE = {"collect_routes", "collecting", "settings"}
 """What a function meets first: routes, bodies and its environment, checked with pydantic."""
-JOBS = {"aggregate", "summary"}
+JOBS = {"aggregate"}
 """Local jobs. They run the stages of the service, whose messages are checked with pydantic."""
 MODULES = sorted(path.stem for path in REPORTS.glob("*.py") if path.stem not in {"__init__", *EDGE})
 

@@ -40,7 +40,7 @@ import pytest
 
 from kanon.hpke import SUITE
 from kanon.noise.exact import exp_bounds
-from kanon.reports import aggregate, avro, errors, histogram, job, mapping, payload, processes, shared_info, summary
+from kanon.reports import aggregate, avro, errors, histogram, job, mapping, payload, processes, shared_info
 from kanon.reports import noise as noise_module
 from kanon.reports.errors import JobError, ReportRefusedError
 from kanon.reports.histogram import Histogram
@@ -275,7 +275,7 @@ def a_null_report_changes_nothing_but_the_sums(folder):
         place = folder / str(len(pairs))
         place.mkdir()
         outcome = made.run(place, [made.report(pairs, 1), made.report([(3, 9)], 2)], filtering_ids=(0, 3))
-        written = [path.name for path in summary.write(outcome, place / "out.avro")]
+        written = [path.name for path in aggregate.write(outcome, place / "out.avro")]
         facts.append((outcome.units, outcome.errors, outcome.accepted, outcome.duplicates, written))
     assert facts[0] == facts[1]
 
@@ -379,12 +379,12 @@ def overwrites_no_output(folder):
     taken = folder / "out-1-of-1.avro"
     taken.write_text("mine")
     with pytest.raises(JobError, match="exists already"):
-        summary.write(outcome, folder / "out.avro")
+        aggregate.write(outcome, folder / "out.avro")
     assert taken.read_text() == "mine"
 
 
 def plant_overwriting(patch):
-    patch.setattr(summary, "created", lambda _: nullcontext(lambda place, _: place.open("wb")))
+    patch.setattr(aggregate, "created", lambda _: nullcontext(lambda place, _: place.open("wb")))
 
 
 def ends_the_job_at_a_report_of_version_2(folder):
