@@ -19,10 +19,9 @@ from kanon.local import Stack
 from kanon.noise.bound import Bound
 from kanon.reports.avro import write_reports
 from kanon.reports.job import MOST_KEYS
-from kanon.reports.service.released import ReleasedKeys
 from kanon.reports.service.requests import Lists
 from kanon.reports.service.stages import Stages
-from kanon.reports.storage.report_jobs import StageMessage, State
+from kanon.reports.storage.report_jobs import ReleasedKeys, StageMessage, State
 from kanon.serving.lists import Lister
 from kanon.serving.released_keys import published_lists
 from tests.e2e.gate.test_listing import TYPES as OF_THE_STACK

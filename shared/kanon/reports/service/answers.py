@@ -24,9 +24,8 @@ from kanon.reports.job import (
     with_gate,
     written,
 )
-from kanon.reports.service.released import ReleasedKeys
 from kanon.reports.shared_info import CONTRIBUTION_BOUND, moment
-from kanon.reports.storage.report_jobs import JobRow, State, output_of
+from kanon.reports.storage.report_jobs import JobRow, ReleasedKeys, State, output_of
 
 DOMAIN = "kanon"
 CODES = {400: 3, 401: 16, 403: 7, 404: 5, 409: 6, 413: 3, 429: 8, 500: 13, 503: 14}

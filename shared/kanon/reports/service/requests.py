@@ -35,7 +35,6 @@ from kanon.reports.service.bodies import (
     is_prefix,
     read_body,
 )
-from kanon.reports.service.released import ReleasedKeys
 from kanon.reports.settings import Jobs
 from kanon.reports.shared_info import END_OF_TIME, HOUR
 from kanon.reports.storage.report_jobs import (
@@ -44,6 +43,7 @@ from kanon.reports.storage.report_jobs import (
     AllJobs,
     JobRow,
     JobsTable,
+    ReleasedKeys,
     State,
     output_of,
 )

@@ -24,7 +24,6 @@ from kanon.reports.histogram import Histogram, skip_lists
 from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, JobRequest
 from kanon.reports.noise import Noised, Randomness, reduce_partition
 from kanon.reports.service.committing import CommitOutcome, Spending, exhausted, named_exhausted
-from kanon.reports.service.released import ReleasedKeys
 from kanon.reports.service.rotation import REPLACED, SPENT_MESSAGE
 from kanon.reports.service.shards import (
     NOTHING_SPENT,
@@ -47,6 +46,7 @@ from kanon.reports.storage.report_jobs import (
     JobRow,
     MapMessage,
     Message,
+    ReleasedKeys,
     StageMessage,
     State,
     output_of,
