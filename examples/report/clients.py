@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from kanon.client import Client
 from kanon.reports.clients.attribution import Attribution, KeyPiece, Source, Trigger, add_source, add_trigger
-from kanon.reports.clients.encrypt import ClientReport, encrypt
-from kanon.reports.clients.sending import Outgoing, outgoing
+from kanon.reports.clients.encrypt import ClientReport, Outgoing, encrypt, outgoing
 from kanon.reports.clients.windows import Device, Windows, contribute
 from kanon.reports.payload import PublicKey
 

@@ -16,8 +16,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from kanon.reports.avro import read_summary, write_domain
-from kanon.reports.clients.encrypt import ClientReport, contribution, encrypt
-from kanon.reports.clients.sending import outgoing
+from kanon.reports.clients.encrypt import ClientReport, contribution, encrypt, outgoing
 from kanon.reports.payload import public_keys
 from kanon.reports.storage.key_ring import NAME as KEY_RING
 from tests.deployed.stack import PARAMETERS, STACK, deployment

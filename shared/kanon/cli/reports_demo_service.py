@@ -232,7 +232,7 @@ def public_keys(service: RunningService) -> list["PublicKey"]:
 
 def send(service: RunningService, sealed: Sequence["Report"]) -> None:
     """Post every report until the collector accepts it."""
-    from kanon.reports.clients.sending import PATHS, Outgoing, body_of
+    from kanon.reports.clients.encrypt import PATHS, Outgoing, body_of
 
     def post(some: Sequence["Report"]) -> int:
         with Client(service.url, deadline=SECONDS_TO_STORE, sleep=service.wait) as client:

@@ -30,7 +30,7 @@ from kanon.client.errors import (
 from kanon.client.values import SetId, Value, bucket_of, value_id
 
 if TYPE_CHECKING:
-    from kanon.reports.clients.sending import Outgoing
+    from kanon.reports.clients.encrypt import Outgoing
 
 OTHER = "other"
 """What stands for a value that is not known to be shared."""

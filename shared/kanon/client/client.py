@@ -25,7 +25,7 @@ from kanon.client.values import Value
 if TYPE_CHECKING:
     from kanon.client.anonymous import Anonymous
     from kanon.client.relaying import RelayedConnection
-    from kanon.reports.clients.sending import Outgoing
+    from kanon.reports.clients.encrypt import Outgoing
     from kanon.reports.clients.windows import Windows
 
 _T = TypeVar("_T")

@@ -7,7 +7,7 @@ from kanon.client.waiting import ages
 
 try:
     from kanon.reports.clients import encrypt, windows
-    from kanon.reports.clients.sending import Outgoing, outgoing
+    from kanon.reports.clients.encrypt import Outgoing, outgoing
 except ImportError as missing:
     raise ImportError(f"{missing.name} is missing: pip install 'kanon-dp[reports]'", name=missing.name) from missing
 

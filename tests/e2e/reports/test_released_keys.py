@@ -9,8 +9,7 @@ import pytest
 
 from kanon.client.values import bucket_of
 from kanon.local import Stack
-from kanon.reports.clients.encrypt import ClientReport, contribution, encrypt
-from kanon.reports.clients.sending import PATHS, body_of
+from kanon.reports.clients.encrypt import PATHS, ClientReport, body_of, contribution, encrypt
 from tests.e2e.gate.test_listing import TYPES, join
 from tests.e2e.reports.test_drills import ORIGIN, START, Service
 from tests.monitor.monitor import Monitor

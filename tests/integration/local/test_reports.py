@@ -8,8 +8,7 @@ import pytest
 
 from kanon.local import Stack
 from kanon.reports.avro import read_summary, write_domain
-from kanon.reports.clients.encrypt import SECOND, ClientReport, contribution, encrypt
-from kanon.reports.clients.sending import outgoing
+from kanon.reports.clients.encrypt import SECOND, ClientReport, contribution, encrypt, outgoing
 from kanon.reports.collecting import PUBLIC_KEYS
 from kanon.reports.payload import public_keys
 from tests.moto_engine import ENGINES

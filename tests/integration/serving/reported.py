@@ -10,8 +10,7 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 from kanon.reports.avro import Report, read_summary, write_domain
-from kanon.reports.clients.encrypt import ClientReport, contribution, encrypt
-from kanon.reports.clients.sending import PATHS, body_of
+from kanon.reports.clients.encrypt import PATHS, ClientReport, body_of, contribution, encrypt
 from kanon.reports.collecting import PUBLIC_KEYS
 from kanon.reports.payload import public_keys
 from kanon.reports.storage.report_jobs import JobRow

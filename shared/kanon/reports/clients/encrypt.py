@@ -1,13 +1,15 @@
-"""Encrypts reports on the device, once: a repeated report has the same bytes.
+"""Encrypts reports on the device, once, and makes the requests that send them: a repeated one has the same bytes.
 
 Every payload is padded to the same number of slots, so its length reveals nothing. It is encrypted to a random public
-key, so the key reveals nothing about the device.
+key, so the key reveals nothing about the device. ``kanon.client`` sends the requests, one POST per report.
 """
 
+import base64
+import json
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 from uuid import UUID, uuid4
 
 from kanon.reports import avro
@@ -127,3 +129,38 @@ def usable_keys(cached: CachedKeys | None, now: int, fetch: Fetch) -> CachedKeys
         return cached
     document, max_age = fetch()
     return CachedKeys(tuple(public_keys(document)), now + min(max_age * SECOND, MAX_KEY_AGE))
+
+
+PATHS: dict[Api, str] = {
+    "attribution-reporting": "/.well-known/attribution-reporting/report-aggregate-attribution",
+    "kanon": "/v1/reports",
+}
+
+
+class Outgoing(NamedTuple):
+    """An encrypted report as a request. Every attempt sends the same bytes.
+
+    Attributes:
+        scheduled: the time of the first attempt, in milliseconds.
+        path: of the collector.
+        body: JSON.
+        once: whether it is not sent again unless the service has refused it as too much. A join that is sent in two
+            steps counts as two.
+    """
+
+    scheduled: int
+    path: str
+    body: bytes
+    once: bool = False
+
+
+def outgoing(report: ClientReport, encrypted: avro.Report) -> Outgoing:
+    """The request of a report. Keep it, and send it until the collector accepts it."""
+    return Outgoing(report.scheduled, PATHS[report.api], body_of(encrypted))
+
+
+def body_of(encrypted: avro.Report) -> bytes:
+    """The JSON of an encrypted report, as collectors accept it."""
+    payload = {"payload": base64.b64encode(encrypted.payload).decode(), "key_id": encrypted.key_id}
+    body = {"shared_info": encrypted.shared_info, "aggregation_service_payloads": [payload]}
+    return json.dumps(body, separators=(",", ":")).encode()

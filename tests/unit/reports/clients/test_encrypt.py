@@ -7,8 +7,7 @@ from uuid import UUID
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from kanon.reports.clients.encrypt import MAX_KEY_AGE, ClientReport, encrypt, usable_keys
-from kanon.reports.clients.sending import outgoing
+from kanon.reports.clients.encrypt import MAX_KEY_AGE, ClientReport, encrypt, outgoing, usable_keys
 from kanon.reports.payload import (
     Contribution,
     KeyDocumentError,
