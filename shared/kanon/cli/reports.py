@@ -209,9 +209,8 @@ def respond(
 
     Example: kanon reports respond events.csv --epsilon 2 --data 8
     """
-    from kanon.reports.clients.events import Reporting, document
-    from kanon.reports.clients.response import information_gain
-    from kanon.reports.clients.simulation import ATTRIBUTION_COLUMNS, read_events, responses
+    from kanon.reports.clients.events import information_gain
+    from kanon.reports.clients.simulation import ATTRIBUTION_COLUMNS, Reporting, document, read_events, responses
     from kanon.reports.job import decimal
 
     if not all(part.isascii() and part.isdecimal() and len(part) < 12 for part in ends.split(",")):
@@ -243,7 +242,7 @@ def estimate(
 
     Example: kanon reports estimate responses.json
     """
-    from kanon.reports.clients.events import EventsError, read_responses
+    from kanon.reports.clients.simulation import EventsError, read_responses
 
     try:
         text = file.read_text("utf-8")

@@ -14,8 +14,7 @@ from operator import or_
 from typing import NamedTuple
 
 from kanon.reports.clients.encrypt import DAY, MAX_BUCKET, SECOND, ClientReport, contribution
-from kanon.reports.clients.events import EPSILON, Events, EventSpec, EventTrigger, record, register
-from kanon.reports.clients.response import RandomBits
+from kanon.reports.clients.events import EPSILON, Events, EventSpec, EventTrigger, RandomBits, record, register
 from kanon.reports.payload import Contribution
 from kanon.reports.shared_info import CONTRIBUTION_BOUND
 

@@ -1,39 +1,277 @@
-"""Event-level reports of one source (Privacy Sandbox paper, Algorithm 4), and the file of their responses.
+"""Event-level reports of one source, and their noise (Privacy Sandbox paper, Algorithm 4 and section 5).
 
 A trigger adds to its datum's sum. When the sum reaches the next summary bucket, the source gets a report of that datum
-for the trigger's report window, at most ``max_reports`` in all. The reports are a matrix of counts: the true matrix, or
-the one drawn at the source's registration.
+for the trigger's report window, at most ``max_reports`` in all. The reports are an *output*: a matrix of counts,
+``n[d][w]`` reports of trigger datum ``d`` in window ``w``. It is the true one, or the one drawn at the registration.
+Datum ``d`` has at most as many reports as it has summary buckets, and all data together at most ``max_reports``. The
+set O of all outputs is never listed: it has 2,925 members for a default navigation source, and may have 10^20.
+
+With probability ``(e^eps - 1) / (e^eps + |O| - 1)`` the true output is kept. Otherwise a uniform member of O, which may
+be the true one, replaces it. Then ``P(o | truth t) = e^eps / (e^eps + |O| - 1)`` if ``o = t``, and ``1 / (e^eps + |O| -
+1)`` otherwise. The decision is made once, at the registration of the source, before any trigger. So it is also made for
+sources without triggers.
 """
 
-import json
+import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Annotated
+from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from kanon.noise.exact import exp_bounds
 
-from kanon.errors import Error
-from kanon.reports.clients.encrypt import SECOND
-from kanon.reports.clients.response import MAX_EPSILON, Limits, Output, Outputs, RandomBits, Response
-from kanon.reports.job import decimal, written
-from kanon.strict_json import parse
+Output = tuple[tuple[int, ...], ...]
+"""Counts of reports by datum, then by window."""
+
+RandomBits = Callable[[int], int]
+"""Returns a uniform integer of the given number of bits; ``secrets.randbits`` outside tests."""
+
+WORD = 256
+"""Bits of the word that decides whether the truth is kept."""
+
+MAX_EPSILON = 14
+MAX_DATA = 32
+MAX_WINDOWS = 5
+MAX_REPORTS = 20
+
+
+class Limits(NamedTuple):
+    """The limits of one trigger datum.
+
+    Attributes:
+        windows: number of report windows.
+        buckets: number of summary buckets, which is the most reports of this datum.
+    """
+
+    windows: int
+    buckets: int
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """All outputs of a source.
+
+    Attributes:
+        data: one entry for every trigger datum.
+        max_reports: the most reports of the source.
+
+    Raises:
+        ValueError: more than 32 data, 5 windows or 20 reports, or a negative number.
+    """
+
+    data: tuple[Limits, ...]
+    max_reports: int
+
+    def __post_init__(self) -> None:
+        if len(self.data) > MAX_DATA:
+            raise ValueError(f"a source has at most {MAX_DATA} trigger data")
+        if not 0 <= self.max_reports <= MAX_REPORTS:
+            raise ValueError(f"a source has at most {MAX_REPORTS} event-level reports")
+        if any(not 1 <= datum.windows <= MAX_WINDOWS for datum in self.data):
+            raise ValueError(f"a trigger datum has 1 to {MAX_WINDOWS} report windows")
+        if any(not 0 <= datum.buckets <= MAX_REPORTS for datum in self.data):
+            raise ValueError(f"a trigger datum has at most {MAX_REPORTS} summary buckets")
+
+    @property
+    def count(self) -> int:
+        """The number of outputs, |O|; at least 1."""
+        return self._from[0][self.max_reports]
+
+    def unrank(self, number: int) -> Output:
+        """The output with this number, ``0 <= number < count``. Numbers follow the order of the matrices.
+
+        Raises:
+            IndexError: no output has this number.
+        """
+        if not 0 <= number < self.count:
+            raise IndexError("no output has this number")
+        rows, left = [], self.max_reports
+        for d, datum in enumerate(self.data):
+            row: list[int] = []
+            for later in reversed(range(datum.windows)):
+                buckets, chosen = datum.buckets - sum(row), 0
+                while number >= (ways := self._ways(d, later, buckets - chosen, left - chosen)):
+                    number -= ways
+                    chosen += 1
+                row.append(chosen)
+                left -= chosen
+            rows.append(tuple(row))
+        return tuple(rows)
+
+    @cached_property
+    def moments(self) -> tuple[tuple[Fraction, Fraction], ...]:
+        """Mean and variance of ``n[d][w]`` over O, by datum. They are the same for all windows of a datum."""
+        found = {datum: self._moments(datum) for datum in set(self.data)}
+        return tuple(found[datum] for datum in self.data)
+
+    def _moments(self, datum: Limits) -> tuple[Fraction, Fraction]:
+        rest = list(self.data)
+        rest.remove(datum)
+        others = Outputs(tuple(rest), self.max_reports)
+        first = second = 0
+        for j in range(1, min(datum.buckets, self.max_reports) + 1):
+            for n in range(1, j + 1):  # n of the datum's j reports are in the window
+                weight = others._from[0][self.max_reports - j] * _divisions(j - n, datum.windows - 1)
+                first, second = first + n * weight, second + n * n * weight
+        mean = Fraction(first, self.count)
+        return mean, Fraction(second, self.count) - mean**2
+
+    def _ways(self, d: int, windows: int, buckets: int, left: int) -> int:
+        """The number of ways to fill the last windows of datum ``d``, and all data after it.
+
+        The datum has ``buckets`` reports left, the source ``left``. There is no way for a negative rest.
+        """
+        return _fillings(windows, buckets, left, self._from[d + 1])
+
+    @cached_property
+    def _from(self) -> list[list[int]]:
+        """``_from[d][left]``: the number of ways to fill the data from ``d`` on with at most ``left`` reports."""
+        lefts = range(self.max_reports + 1)
+        found = [[1 for _ in lefts]]
+        for windows, buckets in reversed(self.data):
+            found.append([_fillings(windows, buckets, left, found[-1]) for left in lefts])
+        return found[::-1]
+
+
+def _fillings(windows: int, buckets: int, left: int, after: Sequence[int]) -> int:
+    """The number of ways to fill windows with at most ``buckets`` reports, and what follows with the rest of ``left``.
+
+    ``after[n]`` is the number of ways to fill what follows with at most ``n`` reports.
+    """
+    return sum(_divisions(n, windows) * after[left - n] for n in range(min(buckets, left) + 1))
+
+
+def _divisions(reports: int, windows: int) -> int:
+    """The number of ways to divide reports among windows ("stars and bars")."""
+    return math.comb(windows - 1 + reports, reports) if windows else int(reports == 0)
+
+
+@lru_cache(maxsize=1024)
+def keep_threshold(states: int, epsilon: Fraction) -> int:
+    """``floor(2^256 (e^eps - 1) / (e^eps + states - 1))``, exact: the upper and lower bounds give the same integer.
+
+    The truth is kept if a uniform word is below it. Rounding down keeps the truth less often, which favours privacy.
+
+    Raises:
+        ValueError: ``epsilon`` is negative or above 14, or ``states`` below 1.
+    """
+    if not 0 <= epsilon <= MAX_EPSILON:
+        raise ValueError(f"the epsilon of event-level reports must lie between 0 and {MAX_EPSILON}")
+    if states < 1:
+        raise ValueError("a source must have at least one output")
+    if epsilon == 0:
+        return 0
+    if states == 1:
+        return 1 << WORD  # with one output there is nothing to protect
+    bits = WORD + 64
+    while True:
+        low, high = ((bound - 1) * (1 << WORD) // (bound + states - 1) for bound in exp_bounds(Fraction(epsilon), bits))
+        if low == high:
+            return low
+        bits *= 2
+
+
+@dataclass(frozen=True)
+class Response:
+    """The randomised response of one source.
+
+    Privacy guarantee: for any two truths t, u and any output o, ``P(o | t) <= e^eps P(o | u)``, exactly: the
+    probability of keeping the truth is rounded down to a multiple of 2^-256, and the uniform draw has no bias.
+    """
+
+    outputs: Outputs
+    epsilon: Fraction
+
+    @cached_property
+    def threshold(self) -> int:
+        """The truth is kept if a uniform word of 256 bits is less."""
+        return keep_threshold(self.outputs.count, self.epsilon)
+
+    @property
+    def keep(self) -> Fraction:
+        """The exact probability that the truth is kept."""
+        return Fraction(self.threshold, 1 << WORD)
+
+    def decide(self, random_bits: RandomBits = secrets.randbits) -> Output | None:
+        """Decide for a new source: None keeps the truth; an output replaces it permanently."""
+        if random_bits(WORD) < self.threshold:
+            return None
+        return self.outputs.unrank(uniform(self.outputs.count, random_bits))
+
+    def estimates(self, told: Sequence[Output]) -> list[list["Estimate"]]:
+        """Estimate the true numbers of reports from the outputs of all sources, with and without reports.
+
+        Returns:
+            An estimate for each datum and window. Let p be the probability that the truth is kept, and m and v mean and
+            variance of a count over O. Of n counts o the estimate is ``(sum o - n (1 - p) m) / p``, and its variance
+            is ``(1 - p) (sum (o - m)^2 + n p v) / p^2``. Both have no bias, whatever the truth is.
+
+        Raises:
+            ValueError: epsilon is 0: the reports hold no information.
+        """
+        if self.threshold == 0:
+            raise ValueError("with epsilon 0 the reports hold no information: no estimate is possible")
+        return [
+            [self._estimate([output[d][w] for output in told], d) for w in range(datum.windows)]
+            for d, datum in enumerate(self.outputs.data)
+        ]
+
+    def _estimate(self, counts: Sequence[int], d: int) -> "Estimate":
+        keep, (mean, variance), n = self.keep, self.outputs.moments[d], len(counts)
+        squares = sum(count**2 for count in counts) - 2 * mean * sum(counts) + n * mean**2
+        return Estimate(
+            (sum(counts) - n * (1 - keep) * mean) / keep,
+            (1 - keep) * (squares + n * keep * variance) / keep**2,
+        )
+
+
+class Estimate(NamedTuple):
+    """An estimate of a true number of reports. It may be negative.
+
+    Attributes:
+        reports: the number, without bias.
+        variance: of ``reports``, without bias.
+    """
+
+    reports: Fraction
+    variance: Fraction
+
+    @property
+    def standard_error(self) -> float:
+        """The square root of the variance."""
+        return math.sqrt(self.variance)
+
+
+def uniform(below: int, random_bits: RandomBits) -> int:
+    """A uniform integer in ``0 .. below - 1``: draws that are too large are drawn again."""
+    bits = (below - 1).bit_length()
+    while (number := random_bits(bits) if bits else 0) >= below:
+        pass
+    return number
+
+
+def replace_probability(states: int, epsilon: float) -> float:
+    """The probability that the truth is replaced: ``states / (e^eps + states - 1)``. For display, not for draws."""
+    return states / (math.exp(epsilon) + states - 1)
+
+
+def information_gain(states: int, epsilon: float) -> float:
+    """The largest information of an output, in bits: the capacity of the symmetric channel over the outputs."""
+    if states == 1:
+        return 0.0
+    wrong = replace_probability(states, epsilon) * (states - 1) / states
+    entropy = -sum(p * math.log2(p) for p in (wrong, 1 - wrong) if p > 0)
+    return math.log2(states) - entropy - wrong * math.log2(states - 1)
+
 
 LAST_VALUE = 2**32 - 1
 """The end of the last summary bucket, and the largest value of a trigger."""
 
 EPSILON = Fraction(MAX_EPSILON)
 """The default epsilon of event-level reports (Chromium's value)."""
-
-
-class EventsError(Error, ValueError):
-    """A table of events, a file of responses or a parameter is invalid.
-
-    The message says what to change, and names no key or client.
-    """
 
 
 @dataclass(frozen=True)
@@ -155,89 +393,3 @@ def record(events: Events, trigger: EventTrigger, age: int) -> Events:
 
 def _increasing(numbers: tuple[int, ...]) -> bool:
     return all(one < other for one, other in pairwise(numbers))
-
-
-@dataclass(frozen=True)
-class Reporting:
-    """What every source of a file may report, and how it is protected.
-
-    Attributes:
-        epsilon: of the randomised response of one source, above 0 and at most 14.
-        data: trigger data are 0 to ``data - 1``.
-        windows: ends of the report windows, in seconds after the source.
-        reports: the most reports of one source. Each trigger makes one report while there are some left.
-
-    Raises:
-        EventsError: a parameter is out of range.
-    """
-
-    epsilon: Fraction
-    data: int
-    windows: tuple[int, ...]
-    reports: int
-
-    def __post_init__(self) -> None:
-        if not 0 < self.epsilon <= MAX_EPSILON:
-            raise EventsError(f"epsilon must be above 0 and at most {MAX_EPSILON}")
-        if not 1 <= self.data <= 32 or not 1 <= self.reports <= 20 or len(self.windows) > 5:
-            raise EventsError("a source has 1 to 32 data, 1 to 20 reports and 1 to 5 windows")
-        try:
-            _ = self.spec
-        except ValueError as error:
-            raise EventsError(str(error)) from error
-
-    @cached_property
-    def spec(self) -> EventSpec:
-        """The event-level reports of one source."""
-        datum = DatumSpec(tuple(end * SECOND for end in self.windows), tuple(range(1, self.reports + 1)))
-        return EventSpec((datum,) * self.data, self.reports)
-
-    @property
-    def response(self) -> Response:
-        """The randomised response of one source."""
-        return Response(self.spec.outputs, self.epsilon)
-
-
-class ResponseFile(BaseModel):
-    """The JSON of randomised responses: one output for every source, with the parameters that estimates need."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    epsilon: str
-    data: int
-    windows: list[int]
-    reports: int
-    responses: list[list[list[Annotated[int, Field(ge=0)]]]]
-    written_by: str = ""
-
-
-def document(reporting: Reporting, told: Sequence[Output]) -> bytes:
-    """The JSON of responses, one line for each source."""
-    parameters = {
-        "epsilon": written(reporting.epsilon),
-        "data": reporting.data,
-        "windows": reporting.windows,
-        "reports": reporting.reports,
-    }
-    head = "".join(f"  {json.dumps(name)}: {json.dumps(value)},\n" for name, value in parameters.items())
-    lines = ",\n".join(map(json.dumps, told))
-    return f'{{\n{head}  "responses": [\n{lines}\n]}}\n'.encode()
-
-
-def read_responses(text: str) -> tuple[Reporting, list[Output]]:
-    """Read a file of responses.
-
-    Raises:
-        EventsError: it is not such a file, or a response is not a possible output.
-    """
-    try:
-        file = ResponseFile.model_validate(parse(text))
-        epsilon = decimal(file.epsilon, "epsilon")
-    except (ValueError, RecursionError) as error:
-        raise EventsError("this is not a file of responses: write one with `kanon reports respond`") from error
-    reporting = Reporting(epsilon, file.data, tuple(file.windows), file.reports)
-    told = [tuple(map(tuple, rows)) for rows in file.responses]
-    shape = [len(reporting.windows)] * reporting.data
-    if any([len(row) for row in output] != shape or sum(map(sum, output)) > reporting.reports for output in told):
-        raise EventsError("a response is not an output that a source of these parameters can have")
-    return reporting, told

@@ -1,4 +1,4 @@
-"""Simulated devices: a table of events becomes encrypted reports, or randomised responses.
+"""Simulated devices: a table of events becomes encrypted reports, or a file of randomised responses.
 
 Two kinds of client, by the columns of the table:
 
@@ -9,13 +9,20 @@ Two kinds of client, by the columns of the table:
 """
 
 import csv
+import json
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import BaseModel, ConfigDict, Field
+
+from kanon.errors import Error
 from kanon.reports.clients import windows
 from kanon.reports.clients.attribution import (
     DELAY,
@@ -28,13 +35,21 @@ from kanon.reports.clients.attribution import (
     add_trigger,
 )
 from kanon.reports.clients.encrypt import MAX_BUCKET, SECOND, ClientReport
-from kanon.reports.clients.events import EventsError, EventTrigger, Reporting
-from kanon.reports.clients.response import Output, RandomBits
+from kanon.reports.clients.events import MAX_EPSILON, DatumSpec, EventSpec, EventTrigger, Output, RandomBits, Response
 from kanon.reports.clients.windows import Windows
+from kanon.reports.job import decimal, written
 from kanon.reports.shared_info import END_OF_TIME
+from kanon.strict_json import parse
 
 NAME = "key"
 """The name of the only key of a source."""
+
+
+class EventsError(Error, ValueError):
+    """A table of events, a file of responses or a parameter is invalid.
+
+    The message says what to change, and names no key or client.
+    """
 
 
 @dataclass(frozen=True)
@@ -97,6 +112,56 @@ def read_keys(text: str) -> list[int]:
     return sorted(keys)
 
 
+def _event(row: Mapping[str, str], path: Path, line: int, attribution: bool) -> Event:
+    try:
+        event = Event(_time(row["time"]), row["client"], _key(row["key"]), _value(row.get("value")))
+        if attribution:
+            event = replace(event, event=row["event"], destination=row["destination"] or "")
+    except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
+        raise EventsError(
+            f"{path}, line {line}: a time is unix seconds or ISO 8601, a key a number, 0x... or a text of at most 16"
+            " bytes, a value 0 to 4294967295"
+        ) from error
+    if attribution and (event.event not in {"source", "trigger"} or not event.destination):
+        raise EventsError(f"{path}, line {line}: `event` is source or trigger, and each has a `destination`")
+    return event
+
+
+def _time(text: str) -> int:
+    """Unix seconds or ISO 8601 (UTC if it has no offset), as exact milliseconds."""
+    try:
+        milliseconds = int(Decimal(text) * SECOND)
+    except InvalidOperation:
+        moment = datetime.fromisoformat(text)
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        passed = moment - datetime(1970, 1, 1, tzinfo=UTC)
+        milliseconds = (passed.days * 86_400 + passed.seconds) * SECOND + passed.microseconds // 1000
+    if not 0 <= milliseconds < END_OF_TIME * SECOND:
+        raise ValueError("a time before 1970 or after 9999")
+    return milliseconds
+
+
+def _key(text: str) -> int:
+    """A decimal number, 0x and hexadecimal digits, or a text whose UTF-8 bytes are the number, big-endian."""
+    if text.isascii() and text.isdigit():
+        key = int(text)
+    elif text.startswith("0x"):
+        key = int(text, 16)
+    else:
+        key = int.from_bytes(text.encode(), "big")
+    if not text or key > MAX_BUCKET:
+        raise ValueError("no key of 16 bytes")
+    return key
+
+
+def _value(text: str | None) -> int:
+    """The number in the column ``value``; 1 if there is none."""
+    value = int(text) if text else 1
+    if not 0 <= value < 2**32:
+        raise ValueError("no value of 32 bits")
+    return value
+
+
 def reports_of(events: Iterable[Event], client: Windows | Attribution, reporting_origin: str) -> Iterator[ClientReport]:
     """The reports that simulated clients make of a table, in its order.
 
@@ -147,6 +212,48 @@ def _trigger(event: Event, reporting_origin: str) -> Trigger:
     return Trigger(event.time, reporting_origin, event.destination, pieces, {NAME: event.value})
 
 
+# ------------------------------------------------------------------------------------------- randomised responses
+@dataclass(frozen=True)
+class Reporting:
+    """What every source of a file may report, and how it is protected.
+
+    Attributes:
+        epsilon: of the randomised response of one source, above 0 and at most 14.
+        data: trigger data are 0 to ``data - 1``.
+        windows: ends of the report windows, in seconds after the source.
+        reports: the most reports of one source. Each trigger makes one report while there are some left.
+
+    Raises:
+        EventsError: a parameter is out of range.
+    """
+
+    epsilon: Fraction
+    data: int
+    windows: tuple[int, ...]
+    reports: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon <= MAX_EPSILON:
+            raise EventsError(f"epsilon must be above 0 and at most {MAX_EPSILON}")
+        if not 1 <= self.data <= 32 or not 1 <= self.reports <= 20 or len(self.windows) > 5:
+            raise EventsError("a source has 1 to 32 data, 1 to 20 reports and 1 to 5 windows")
+        try:
+            _ = self.spec
+        except ValueError as error:
+            raise EventsError(str(error)) from error
+
+    @cached_property
+    def spec(self) -> EventSpec:
+        """The event-level reports of one source."""
+        datum = DatumSpec(tuple(end * SECOND for end in self.windows), tuple(range(1, self.reports + 1)))
+        return EventSpec((datum,) * self.data, self.reports)
+
+    @property
+    def response(self) -> Response:
+        """The randomised response of one source."""
+        return Response(self.spec.outputs, self.epsilon)
+
+
 def responses(
     events: Iterable[Event], reporting: Reporting, random_bits: RandomBits = secrets.randbits
 ) -> list[Output]:
@@ -182,51 +289,46 @@ def responses(
     return [state.told for state in states if state is not None]
 
 
-def _event(row: Mapping[str, str], path: Path, line: int, attribution: bool) -> Event:
+class ResponseFile(BaseModel):
+    """The JSON of randomised responses: one output for every source, with the parameters that estimates need."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    epsilon: str
+    data: int
+    windows: list[int]
+    reports: int
+    responses: list[list[list[Annotated[int, Field(ge=0)]]]]
+    written_by: str = ""
+
+
+def document(reporting: Reporting, told: Sequence[Output]) -> bytes:
+    """The JSON of responses, one line for each source."""
+    parameters = {
+        "epsilon": written(reporting.epsilon),
+        "data": reporting.data,
+        "windows": reporting.windows,
+        "reports": reporting.reports,
+    }
+    head = "".join(f"  {json.dumps(name)}: {json.dumps(value)},\n" for name, value in parameters.items())
+    lines = ",\n".join(map(json.dumps, told))
+    return f'{{\n{head}  "responses": [\n{lines}\n]}}\n'.encode()
+
+
+def read_responses(text: str) -> tuple[Reporting, list[Output]]:
+    """Read a file of responses.
+
+    Raises:
+        EventsError: it is not such a file, or a response is not a possible output.
+    """
     try:
-        event = Event(_time(row["time"]), row["client"], _key(row["key"]), _value(row.get("value")))
-        if attribution:
-            event = replace(event, event=row["event"], destination=row["destination"] or "")
-    except (ValueError, TypeError, AttributeError, ArithmeticError) as error:
-        raise EventsError(
-            f"{path}, line {line}: a time is unix seconds or ISO 8601, a key a number, 0x... or a text of at most 16"
-            " bytes, a value 0 to 4294967295"
-        ) from error
-    if attribution and (event.event not in {"source", "trigger"} or not event.destination):
-        raise EventsError(f"{path}, line {line}: `event` is source or trigger, and each has a `destination`")
-    return event
-
-
-def _time(text: str) -> int:
-    """Unix seconds or ISO 8601 (UTC if it has no offset), as exact milliseconds."""
-    try:
-        milliseconds = int(Decimal(text) * SECOND)
-    except InvalidOperation:
-        moment = datetime.fromisoformat(text)
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        passed = moment - datetime(1970, 1, 1, tzinfo=UTC)
-        milliseconds = (passed.days * 86_400 + passed.seconds) * SECOND + passed.microseconds // 1000
-    if not 0 <= milliseconds < END_OF_TIME * SECOND:
-        raise ValueError("a time before 1970 or after 9999")
-    return milliseconds
-
-
-def _key(text: str) -> int:
-    """A decimal number, 0x and hexadecimal digits, or a text whose UTF-8 bytes are the number, big-endian."""
-    if text.isascii() and text.isdigit():
-        key = int(text)
-    elif text.startswith("0x"):
-        key = int(text, 16)
-    else:
-        key = int.from_bytes(text.encode(), "big")
-    if not text or key > MAX_BUCKET:
-        raise ValueError("no key of 16 bytes")
-    return key
-
-
-def _value(text: str | None) -> int:
-    """The number in the column ``value``; 1 if there is none."""
-    value = int(text) if text else 1
-    if not 0 <= value < 2**32:
-        raise ValueError("no value of 32 bits")
-    return value
+        file = ResponseFile.model_validate(parse(text))
+        epsilon = decimal(file.epsilon, "epsilon")
+    except (ValueError, RecursionError) as error:
+        raise EventsError("this is not a file of responses: write one with `kanon reports respond`") from error
+    reporting = Reporting(epsilon, file.data, tuple(file.windows), file.reports)
+    told = [tuple(map(tuple, rows)) for rows in file.responses]
+    shape = [len(reporting.windows)] * reporting.data
+    if any([len(row) for row in output] != shape or sum(map(sum, output)) > reporting.reports for output in told):
+        raise EventsError("a response is not an output that a source of these parameters can have")
+    return reporting, told

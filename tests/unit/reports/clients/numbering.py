@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 
-from kanon.reports.clients.response import Output, Outputs
+from kanon.reports.clients.events import Output, Outputs
 
 
 def number_of(outputs: Outputs, output: Output) -> int:

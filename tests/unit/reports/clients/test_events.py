@@ -16,10 +16,10 @@ from kanon.reports.clients.events import (
     Events,
     EventSpec,
     EventTrigger,
+    Output,
     record,
     register,
 )
-from kanon.reports.clients.response import Output
 from tests.oracles.reports import algorithm_9
 from tests.unit.reports.clients.numbering import number_of
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kanon.noise.exact import exp_bounds
-from kanon.reports.clients.response import (
+from kanon.reports.clients.events import (
     WORD,
     Limits,
     Outputs,

@@ -8,14 +8,17 @@ from typer.testing import CliRunner
 
 from kanon.cli.main import app
 from kanon.reports.clients.attribution import DELAY, Attribution
-from kanon.reports.clients.events import EventsError, Reporting, document, read_responses
 from kanon.reports.clients.simulation import (
     ATTRIBUTION_COLUMNS,
     WINDOW_COLUMNS,
     Event,
+    EventsError,
+    Reporting,
+    document,
     from_attribution,
     random_delay,
     read_events,
+    read_responses,
     responses,
 )
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from kanon.reports.clients import attribution, encrypt, events, response, simulation, windows
+from kanon.reports.clients import attribution, encrypt, events, simulation, windows
 from kanon.reports.clients.attribution import Attribution, KeyPiece, Source, Trigger
 from kanon.reports.clients.encrypt import ClientReport
 from kanon.reports.clients.events import DatumSpec, EventSpec
@@ -46,14 +46,14 @@ def one_draw_fixes_all_windows(folder):
 
 def plant_a_draw_for_every_window(patch):
     def drawn_again(self):
-        return response.Response(self.spec.outputs, events.EPSILON).decide(self.bits)
+        return events.Response(self.spec.outputs, events.EPSILON).decide(self.bits)
 
     patch.setattr(events.Events, "bits", Bits(*range(1, 55)), raising=False)
     patch.setattr(events.Events, "told", property(drawn_again))
 
 
 def every_output_may_be_drawn_the_truth_too(folder):
-    drawn = [response.Response(SPEC.outputs, events.EPSILON).decide(Bits(number)) for number in range(27)]
+    drawn = [events.Response(SPEC.outputs, events.EPSILON).decide(Bits(number)) for number in range(27)]
     assert drawn == [SPEC.outputs.unrank(number) for number in range(27)]
 
 
@@ -62,7 +62,7 @@ def plant_the_truth_left_out(patch):
         random_bits(256)
         return self.outputs.unrank(1 + random_bits(5) % (self.outputs.count - 1))
 
-    patch.setattr(response.Response, "decide", without_silence)
+    patch.setattr(events.Response, "decide", without_silence)
 
 
 def a_silent_source_tells_what_was_drawn(folder):
