@@ -3,9 +3,18 @@
 from collections.abc import Sequence
 
 from kanon.client import Client
-from kanon.reports.clients.attribution import Attribution, KeyPiece, Source, Trigger, add_source, add_trigger
+from kanon.reports.clients.devices import (
+    Attribution,
+    Device,
+    KeyPiece,
+    Source,
+    Trigger,
+    Windows,
+    add_source,
+    add_trigger,
+    contribute,
+)
 from kanon.reports.clients.encrypt import ClientReport, Outgoing, encrypt, outgoing
-from kanon.reports.clients.windows import Device, Windows, contribute
 from kanon.reports.payload import PublicKey
 
 COLLECTOR, SHOP = "https://report.example", "https://shop.example"

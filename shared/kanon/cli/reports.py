@@ -157,9 +157,8 @@ def simulate(
     """
     from kanon.reports.avro import write_reports
     from kanon.reports.clients import simulation
-    from kanon.reports.clients.attribution import Attribution
+    from kanon.reports.clients.devices import Attribution, Windows
     from kanon.reports.clients.encrypt import encrypt
-    from kanon.reports.clients.windows import Windows
     from kanon.reports.payload import public_keys
 
     if client not in {"windows", "attribution"}:

@@ -31,8 +31,8 @@ except ImportError as missing:
 if TYPE_CHECKING:
     from kanon.client.anonymous import Anonymous
     from kanon.client.relaying import Outers, Relaying
+    from kanon.reports.clients.devices import Windows
     from kanon.reports.clients.encrypt import Outgoing
-    from kanon.reports.clients.windows import Windows
 
 _T = TypeVar("_T")
 

@@ -35,8 +35,8 @@ from kanon.client.values import SetId, Value, bucket_of, decoded, value_id
 if TYPE_CHECKING:
     from kanon.client.anonymous import Anonymous
     from kanon.client.auth import Auth
+    from kanon.reports.clients.devices import Device, Windows
     from kanon.reports.clients.encrypt import CachedKeys, Outgoing
-    from kanon.reports.clients.windows import Device, Windows
 
 JOINS_A_CALL = 500
 HASHES_A_CALL = 100

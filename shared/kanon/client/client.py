@@ -25,8 +25,8 @@ from kanon.client.values import Value
 if TYPE_CHECKING:
     from kanon.client.anonymous import Anonymous
     from kanon.client.relaying import RelayedConnection
+    from kanon.reports.clients.devices import Windows
     from kanon.reports.clients.encrypt import Outgoing
-    from kanon.reports.clients.windows import Windows
 
 _T = TypeVar("_T")
 
@@ -45,7 +45,7 @@ class Client:
         spread: an answer is kept until the next update and a random part of so many seconds longer, so that clients do
             not all ask in the same second. Twice the number of clients, divided by the rate of the route, is right;
             without it a tenth of a step.
-        reports: for ``contribute``: ``kanon.reports.clients.windows.Windows`` with your origin.
+        reports: for ``contribute``: ``kanon.reports.clients.devices.Windows`` with your origin.
         relay: the address of a relay, for joins and queries that hide your address from the service (Oblivious HTTP,
             the extra ``relay``; docs/guides/relay.md). ``KeysDifferError``: the service may single out this client.
         anonymous: ``kanon.client.anonymous.Anonymous``, a credential for types that need one (experimental). It takes

@@ -6,7 +6,7 @@ from kanon.client.connection import Reply
 from kanon.client.waiting import ages
 
 try:
-    from kanon.reports.clients import encrypt, windows
+    from kanon.reports.clients import devices, encrypt
     from kanon.reports.clients.encrypt import Outgoing, outgoing
 except ImportError as missing:
     raise ImportError(f"{missing.name} is missing: pip install 'kanon-dp[reports]'", name=missing.name) from missing
@@ -23,14 +23,14 @@ def keys_of(reply: Reply, now: int) -> encrypt.CachedKeys:
 
 
 def contribution_of(
-    parameters: windows.Windows, device: windows.Device[None] | None, now: int, bucket: int, amount: int
-) -> tuple[windows.Device[None], encrypt.ClientReport]:
+    parameters: devices.Windows, device: devices.Device[None] | None, now: int, bucket: int, amount: int
+) -> tuple[devices.Device[None], encrypt.ClientReport]:
     """The state of the device afterwards, and the report: without a contribution if that exceeds the budget.
 
     Raises:
         ValueError: a number does not fit its field.
     """
-    return windows.contribute(parameters, device or windows.Device(None), now, lambda memory: (memory, bucket, amount))
+    return devices.contribute(parameters, device or devices.Device(None), now, lambda memory: (memory, bucket, amount))
 
 
 def sealed(report: encrypt.ClientReport, keys: encrypt.CachedKeys) -> Outgoing:

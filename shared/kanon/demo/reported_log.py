@@ -20,8 +20,8 @@ from kanon.noise.exact import exp_bounds
 from kanon.pictures import BLUE, GREEN, PINK, TEXT, YELLOW, panels, saved
 from kanon.reports import avro
 from kanon.reports.aggregate import Job, NoiseSecrets, aggregate
+from kanon.reports.clients.devices import Windows, contributions
 from kanon.reports.clients.encrypt import encrypt
-from kanon.reports.clients.windows import Windows, contributions
 from kanon.reports.job import Mode, PrivacyParameters
 from kanon.reports.noise import DiscreteLaplace
 from kanon.reports.payload import PublicKey

@@ -28,7 +28,7 @@ from kanon.client.waiting import join_step
 from kanon.clock import WEEK
 from kanon.gateway.epochs import Epochs
 from kanon.keys import Secret
-from kanon.reports.clients.windows import Windows
+from kanon.reports.clients.devices import Windows
 from tests.integration.gateway.relayed import Relay, answer
 from tests.integration.serving.machine import PERIOD, Machine
 from tests.paths import ROOT

@@ -15,7 +15,7 @@ from kanon.client.answers import Join, batch_entry
 from kanon.client.values import bucket_of
 from kanon.gate.lists import KEPT
 from kanon.gate.mechanism.bounds import guarantee
-from kanon.reports.clients.windows import Windows
+from kanon.reports.clients.devices import Windows
 from kanon.reports.service.stages import Stages
 from kanon.serving.lists import Lister
 from tests.integration.local.guides import blocks, run

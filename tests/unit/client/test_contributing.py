@@ -18,7 +18,7 @@ from kanon.client import (
     bucket_of,
     value_id,
 )
-from kanon.reports.clients.windows import Windows
+from kanon.reports.clients.devices import Windows
 from kanon.reports.payload import decode, open_sealed, public_document
 from tests.unit.reports import made
 

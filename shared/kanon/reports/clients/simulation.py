@@ -23,20 +23,20 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from kanon.errors import Error
-from kanon.reports.clients import windows
-from kanon.reports.clients.attribution import (
+from kanon.reports.clients.devices import (
     DELAY,
     Attribution,
-    Device,
     KeyPiece,
     Source,
+    Sources,
     Trigger,
+    Windows,
     add_source,
     add_trigger,
+    contributions,
 )
 from kanon.reports.clients.encrypt import MAX_BUCKET, SECOND, ClientReport
 from kanon.reports.clients.events import MAX_EPSILON, DatumSpec, EventSpec, EventTrigger, Output, RandomBits, Response
-from kanon.reports.clients.windows import Windows
 from kanon.reports.job import decimal, written
 from kanon.reports.shared_info import END_OF_TIME
 from kanon.strict_json import parse
@@ -171,7 +171,7 @@ def reports_of(events: Iterable[Event], client: Windows | Attribution, reporting
         reporting_origin: the origin that collects the reports.
     """
     if isinstance(client, Windows):
-        return windows.contributions(client, ((e.client, e.time, e.key, e.value) for e in events))
+        return contributions(client, ((e.client, e.time, e.key, e.value) for e in events))
     return from_attribution(events, client, reporting_origin, random_delay)
 
 
@@ -191,7 +191,7 @@ def from_attribution(
         reporting_origin: the origin that collects the reports.
         delay: draws the delay of a report, in milliseconds.
     """
-    devices: dict[str, Device] = {}
+    devices: dict[str, Sources] = {}
     for event in events:
         device = devices.get(event.client, ())
         if event.event == "source":
@@ -271,7 +271,7 @@ def responses(
     """
     parameters = Attribution(epsilon=reporting.epsilon)
     spec, last = reporting.spec, max(reporting.windows) * SECOND + 1
-    devices: dict[str, Device] = {}
+    devices: dict[str, Sources] = {}
     order = []
     for event in events:
         device = devices.get(event.client, ())

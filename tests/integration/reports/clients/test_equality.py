@@ -13,16 +13,18 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from kanon.reports.avro import listed
-from kanon.reports.clients.attribution import (
+from kanon.reports.clients.devices import (
     Attribution,
+    Device,
     KeyPiece,
     Source,
     Trigger,
+    Windows,
     add_source,
     add_trigger,
+    contribute,
 )
 from kanon.reports.clients.encrypt import encrypt
-from kanon.reports.clients.windows import Device, Windows, contribute
 from kanon.reports.histogram import exact_sums
 from kanon.reports.job import PrivacyParameters
 from kanon.reports.mapping import Selection, map_reports

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kanon.reports.clients.attribution import (
+from kanon.reports.clients.devices import (
     Attribution,
     KeyPiece,
     Source,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kanon.noise.exact import exp_bounds
-from kanon.reports.clients.attribution import Attribution, Source, Trigger, add_source, add_trigger
+from kanon.reports.clients.devices import Attribution, Source, Trigger, add_source, add_trigger
 from kanon.reports.clients.events import (
     LAST_VALUE,
     DatumSpec,

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kanon.cli.main import app
-from kanon.reports.clients.attribution import DELAY, Attribution
+from kanon.reports.clients.devices import DELAY, Attribution
 from kanon.reports.clients.simulation import (
     ATTRIBUTION_COLUMNS,
     WINDOW_COLUMNS,

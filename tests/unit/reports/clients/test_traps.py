@@ -13,11 +13,10 @@ from dataclasses import replace
 
 import pytest
 
-from kanon.reports.clients import attribution, encrypt, events, simulation, windows
-from kanon.reports.clients.attribution import Attribution, KeyPiece, Source, Trigger
+from kanon.reports.clients import devices, encrypt, events, simulation
+from kanon.reports.clients.devices import Attribution, KeyPiece, Source, Trigger, Windows
 from kanon.reports.clients.encrypt import ClientReport
 from kanon.reports.clients.events import DatumSpec, EventSpec
-from kanon.reports.clients.windows import Windows
 from kanon.reports.payload import Cleartext, Contribution, PublicKey, decode, open_sealed
 from tests.unit.reports import made
 
@@ -68,7 +67,7 @@ def plant_the_truth_left_out(patch):
 def a_silent_source_tells_what_was_drawn(folder):
     source = Source(0, ORIGIN, frozenset({SHOP}), events=SPEC)
     for number in range(27):
-        device = attribution.add_source(Attribution(), (), source, Bits(number))
+        device = devices.add_source(Attribution(), (), source, Bits(number))
         assert device[0].events.told == SPEC.outputs.unrank(number)
 
 
@@ -86,11 +85,11 @@ def carried(*values):
     device = ()
     for time in (0, 1):
         source = Source(time, ORIGIN, frozenset({SHOP}), {"a": time})
-        device = attribution.add_source(Attribution(), device, source)
+        device = devices.add_source(Attribution(), device, source)
     reports = []
     for value in values:
         trigger = Trigger(2, ORIGIN, SHOP, (KeyPiece(0, frozenset("a")),), {"a": value})
-        device, report, _ = attribution.add_trigger(Attribution(10), device, trigger, 0)
+        device, report, _ = devices.add_trigger(Attribution(10), device, trigger, 0)
         reports.append(report)
     return [None if report is None else sum(pair.value for pair in report.contributions) for report in reports]
 
@@ -100,34 +99,34 @@ def a_source_carries_at_most_its_bound(folder):
 
 
 def plant_a_budget_that_is_not_kept(patch):
-    charge = attribution._charge
+    charge = devices._charge
 
     def forgetful(parameters, registered, trigger):
         found = charge(parameters, registered, trigger)
         return found and replace(found, used=0)
 
-    patch.setattr(attribution, "_charge", forgetful)
+    patch.setattr(devices, "_charge", forgetful)
 
 
 def every_trigger_and_every_event_has_a_report(folder):
     assert carried(10, 10, 10) == [10, 10, 0]
-    made_of_events = windows.contributions(Windows(ORIGIN, contribution_bound=10), [("a", 0, 1, 10), ("a", 1, 1, 1)])
+    made_of_events = devices.contributions(Windows(ORIGIN, contribution_bound=10), [("a", 0, 1, 10), ("a", 1, 1, 1)])
     assert len([report for report in made_of_events if report is not None]) == 2
 
 
 def plant_silence_of_sources(patch):
-    full = attribution._report
-    patch.setattr(attribution, "_report", lambda trigger, pairs, delay: full(trigger, pairs, delay) if pairs else None)
+    full = devices._report
+    patch.setattr(devices, "_report", lambda trigger, pairs, delay: full(trigger, pairs, delay) if pairs else None)
 
 
 def plant_silence_of_windows(patch):
-    contribute = windows.contribute
+    contribute = devices.contribute
 
     def silent(*arguments):
         device, report = contribute(*arguments)
         return device, None if report.is_null else report
 
-    patch.setattr(windows, "contribute", silent)
+    patch.setattr(devices, "contribute", silent)
 
 
 def a_null_report_adds_nothing(folder):

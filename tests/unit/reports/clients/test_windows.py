@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kanon.reports.clients.windows import Device, Windows, contribute, contributions
+from kanon.reports.clients.devices import Device, Windows, contribute, contributions
 from kanon.reports.payload import Contribution
 
 ORIGIN = "https://report.test"

@@ -1,23 +1,141 @@
-"""Attribution of triggers to sources on one device (Privacy Sandbox paper, Algorithms 2 and 4).
+"""What a device contributes within its budget: of one window of time, or of one source.
 
-The unit of privacy is one source. Every trigger that asks for an aggregatable report gets one: of the newest matching
-source with enough budget, or a null report if there is none. Otherwise the number of reports would reveal events on the
-device. The event-level part of a trigger goes to the newest matching source that still has event-level reports left.
+* *Windows* (Privacy Sandbox paper, Algorithm 3): the unit of privacy is one (device, window). Windows are a fixed
+  partition of time, ``[w L, (w+1) L)`` for the length L. A stretch of L milliseconds may overlap two windows and carry
+  2 Λ1. Every event gives a report. An event that no longer fits the budget gives a null report.
+* *Attribution* of triggers to sources (Algorithms 2 and 4): the unit of privacy is one source. Every trigger that asks
+  for an aggregatable report gets one: of the newest matching source with enough budget, or a null report if there is
+  none. Otherwise the number of reports would reveal events on the device. The event-level part of a trigger goes to the
+  newest matching source that still has event-level reports left.
 """
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from kanon.reports.clients.encrypt import DAY, MAX_BUCKET, SECOND, ClientReport, contribution
 from kanon.reports.clients.events import EPSILON, Events, EventSpec, EventTrigger, RandomBits, record, register
 from kanon.reports.payload import Contribution
 from kanon.reports.shared_info import CONTRIBUTION_BOUND
 
+# ---------------------------------------------------------------------------------------------------- windows
+WINDOW = 600 * SECOND
+
+Memory = TypeVar("Memory")
+Program = Callable[[Memory], tuple[Memory, int, int]]
+"""The paper's π: from the memory of a device to its new memory, a key and a value. It has no other effect."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The parameters of the client.
+
+    Attributes:
+        reporting_origin: the origin that collects the reports.
+        length: the length of a window, in milliseconds.
+        contribution_bound: Λ1, the largest sum of values of a device in one window.
+        sparsity: Λ0, the most reports with a value above 0 in one window; None: no bound.
+
+    Privacy guarantee: the reports of one (device, window) carry at most ``contribution_bound`` in all.
+    """
+
+    reporting_origin: str
+    length: int = WINDOW
+    contribution_bound: int = CONTRIBUTION_BOUND
+    sparsity: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.length < 1 or self.contribution_bound < 1:
+            raise ValueError("the length of a window and the contribution bound must be at least 1")
+
+    def window_of(self, time: int) -> int:
+        """The number of the window of ``time``."""
+        return time // self.length
+
+    def end_of(self, window: int) -> int:
+        """The first millisecond after a window."""
+        return (window + 1) * self.length
+
+
+@dataclass(frozen=True)
+class Device(Generic[Memory]):
+    """The state of a device: the program's memory, and the budget used in its latest window.
+
+    The budget starts again with each window; the memory does not.
+    """
+
+    memory: Memory
+    window: int | None = None
+    used: int = 0
+    reports: int = 0
+
+
+def contribute(
+    windows: Windows, device: Device[Memory], time: int, program: Program[Memory]
+) -> tuple[Device[Memory], ClientReport]:
+    """Run the program once and report what it contributes, or nothing if that exceeds the budget.
+
+    The report is scheduled for the end of its window, so its time shows only the window.
+
+    Returns:
+        The device afterwards and its report. A contribution that does not fit leaves the budget as it was.
+
+    Raises:
+        ValueError: ``time`` is in an earlier window than the device's last event, or the program's key or value does
+            not fit its field.
+    """
+    window = windows.window_of(time)
+    if device.window is not None and window < device.window:
+        raise ValueError("the events of a device must come in the order of their windows: sort them by time")
+    if window != device.window:
+        device = replace(device, window=window, used=0, reports=0)
+    memory, key, value = program(device.memory)
+    pair, charged = contribution(key, value), _charged(windows, device, value)
+    device = device if charged is None else charged
+    sent = () if charged is None or value == 0 else (pair,)
+    report = ClientReport(sent, windows.end_of(window), windows.reporting_origin, "kanon")
+    return replace(device, memory=memory), report
+
+
+_Unit = TypeVar("_Unit", Device[Any], "Registered")
+
+
+def _charged(bounds: "Windows | Attribution", unit: _Unit, value: int) -> _Unit | None:
+    """A unit of privacy after a value is taken from its budget; None if it does not fit.
+
+    A value of 0 is null and counts towards neither bound.
+    """
+    if value == 0:
+        return unit
+    has_all = bounds.sparsity is not None and unit.reports >= bounds.sparsity
+    if has_all or unit.used + value > bounds.contribution_bound:
+        return None
+    return replace(unit, used=unit.used + value, reports=unit.reports + 1)
+
+
+def contributions(windows: Windows, events: Iterable[tuple[str, int, int, int]]) -> Iterator[ClientReport]:
+    """One report for every event ``(device, time, key, value)``, in the order of the events.
+
+    Raises:
+        ValueError: the events of a device are not in the order of their windows.
+    """
+    devices: dict[str, Device[None]] = {}
+    for name, time, key, value in events:
+        device = devices.get(name, Device(None))
+        devices[name], report = contribute(windows, device, time, partial(_always, key, value))
+        yield report
+
+
+def _always(key: int, value: int, memory: None) -> tuple[None, int, int]:
+    """A program without memory that contributes the same pair every time."""
+    return memory, key, value
+
+
+# ------------------------------------------------------------------------------------------------ attribution
 DELAY = 600 * SECOND
 """The longest delay of an aggregatable report, in milliseconds (Chromium's value)."""
 
@@ -134,7 +252,7 @@ class Attribution:
             raise ValueError("the contribution bound must be at least 1")
 
 
-Device = tuple[Registered, ...]
+Sources = tuple[Registered, ...]
 """The sources of a device, in the order of their registration."""
 
 
@@ -147,20 +265,20 @@ class Attributed(NamedTuple):
         source: position of the source that the report belongs to; None if there is none. It stays on the device.
     """
 
-    device: Device
+    device: Sources
     report: ClientReport | None
     source: int | None
 
 
 def add_source(
-    attribution: Attribution, device: Device, source: Source, random_bits: RandomBits = secrets.randbits
-) -> Device:
+    attribution: Attribution, device: Sources, source: Source, random_bits: RandomBits = secrets.randbits
+) -> Sources:
     """Register a source. The randomised response of its event-level reports is drawn here, once."""
     events = None if source.events is None else register(source.events, attribution.epsilon, random_bits)
     return (*device, Registered(source, events))
 
 
-def add_trigger(attribution: Attribution, device: Device, trigger: Trigger, delay: int = DELAY) -> Attributed:
+def add_trigger(attribution: Attribution, device: Sources, trigger: Trigger, delay: int = DELAY) -> Attributed:
     """Attribute a trigger.
 
     Args:
@@ -188,8 +306,8 @@ def _matches(source: Source, trigger: Trigger) -> bool:
 
 
 def _first(
-    device: Device, newest_first: list[int], change: Callable[[Registered], Registered | None]
-) -> tuple[Device, int | None]:
+    device: Sources, newest_first: list[int], change: Callable[[Registered], Registered | None]
+) -> tuple[Sources, int | None]:
     """Change the first source that can be changed, and return its position; None if there is none."""
     for place in newest_first:
         if (after := change(device[place])) is not None:
@@ -205,11 +323,7 @@ def _charge(attribution: Attribution, registered: Registered, trigger: Trigger) 
     if not trigger.asks_for_report:
         return None
     value = sum(pair.value for pair in contributions_of(registered.source, trigger))
-    if value == 0:
-        return registered  # a null report, which is not counted
-    if registered.used + value > attribution.contribution_bound or registered.reports == attribution.sparsity:
-        return None
-    return replace(registered, used=registered.used + value, reports=registered.reports + 1)
+    return _charged(attribution, registered, value)
 
 
 def contributions_of(source: Source, trigger: Trigger) -> tuple[Contribution, ...]:
