@@ -18,13 +18,12 @@ from kanon.keys import fetch_noise_keys
 from kanon.queues import read_message, send_all
 from kanon.reports.errors import STOPS, JobError
 from kanon.reports.job import Amount
-from kanon.reports.service.committing import Committing
 from kanon.reports.service.requests import reader
 from kanon.reports.service.rotation import REPLACED, Epoch
 from kanon.reports.service.shards import Ring, count_outcome, list_gone
 from kanon.reports.service.stages import Stages, WaitError
 from kanon.reports.settings import AggregateSettings, Recorded
-from kanon.reports.storage.budgets import Budgets
+from kanon.reports.storage.budgets import Budgets, Committing
 from kanon.reports.storage.key_ring import KeyRing
 from kanon.reports.storage.objects import Objects
 from kanon.reports.storage.report_jobs import STUCK, MapMessage, Message, ReleasedKeys, ReportJobs, StageMessage

@@ -41,11 +41,10 @@ from kanon.reports.mapping import Mapped, Selection, open_report
 from kanon.reports.noise import Noised
 from kanon.reports.payload import PayloadError, decode
 from kanon.reports.processes import Each, Mapper, mapper_of
-from kanon.reports.service.committing import CommitOutcome
 from kanon.reports.service.shards import MOST_SHARDS, Inputs, JobPlan, Ring, Shards, Worker, read_plan
 from kanon.reports.service.stages import Stages, summary_of
 from kanon.reports.shared_info import Rules, Unit, parse
-from kanon.reports.storage.budgets import Charge
+from kanon.reports.storage.budgets import Charge, CommitOutcome
 from kanon.reports.storage.objects import ObjectStore, Stored, TakenError
 from kanon.reports.storage.report_jobs import BEFORE_COMMIT, JobRow, MapMessage, Message, StageMessage, State
 

@@ -105,7 +105,7 @@ class SimulatedReports(SimulatedTime):
         # Small shards, parts and chunks: each object is a shard, four keys a part, one row a transaction.
         self.patch.setattr("kanon.reports.service.shards.SHARD_BYTES", 1)
         self.patch.setattr("kanon.reports.histogram.KEYS_A_PARTITION", 4)
-        self.patch.setattr("kanon.reports.service.committing.ROWS_A_CHUNK", 1)
+        self.patch.setattr("kanon.reports.storage.budgets.ROWS_A_CHUNK", 1)
         self.touched: dict[str, set[str]] = defaultdict(set)
         for name in FUNCTIONS:
             session = self._watched(name)

@@ -10,9 +10,8 @@ import pytest
 from kanon import clock
 from kanon.errors import ThrottledError
 from kanon.reports.job import Amount
-from kanon.reports.service.committing import CommitOutcome, Committing
 from kanon.reports.shared_info import Unit
-from kanon.reports.storage.budgets import ROWS_A_CHUNK, Budgets, charges
+from kanon.reports.storage.budgets import ROWS_A_CHUNK, Budgets, CommitOutcome, Committing, charges
 from kanon.reports.storage.report_jobs import ReportJobs
 from tests.faults.reports.contention import Contention
 
@@ -62,7 +61,7 @@ def test_jobs_with_the_same_units_all_commit_in_one_run(
     contention: Contention, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They meet at every row, and no worker needs another message."""
-    monkeypatch.setattr("kanon.reports.service.committing.ROWS_A_CHUNK", 1)
+    monkeypatch.setattr("kanon.reports.storage.budgets.ROWS_A_CHUNK", 1)
     outcomes = commit_all(contention, lambda _: [Unit(f"{n}", "", 0) for n in range(CHUNKS)])
     assert outcomes == {CommitOutcome.COMMITTED.value: JOBS}
     assert contention.cancelled.total() > JOBS

@@ -18,9 +18,9 @@ import kanon.disk
 from kanon import clock
 from kanon.errors import ConfigurationError, KanonError
 from kanon.reports.service import one_machine
-from kanon.reports.service.committing import CommitOutcome
 from kanon.reports.service.one_machine import FileSpending, ReportsWorker
 from kanon.reports.storage import disk as storage
+from kanon.reports.storage.budgets import CommitOutcome
 from kanon.reports.storage.disk import ReportsFile
 from kanon.reports.storage.report_jobs import State
 from tests.faults.fault_injector import ProcessDied

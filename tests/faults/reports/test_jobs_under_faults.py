@@ -40,7 +40,7 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(clock, "sleep", lambda _: None)
     patch.setattr("kanon.reports.service.shards.SHARD_BYTES", 1)
     patch.setattr("kanon.reports.histogram.KEYS_A_PARTITION", 4)
-    patch.setattr("kanon.reports.service.committing.ROWS_A_CHUNK", 1)
+    patch.setattr("kanon.reports.storage.budgets.ROWS_A_CHUNK", 1)
 
 
 @pytest.fixture(autouse=True)

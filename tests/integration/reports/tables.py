@@ -6,9 +6,8 @@ from fractions import Fraction
 from typing import Any
 
 from kanon.reports.job import Amount
-from kanon.reports.service.committing import Committing
 from kanon.reports.shared_info import Unit
-from kanon.reports.storage.budgets import Budgets
+from kanon.reports.storage.budgets import Budgets, Committing
 from kanon.reports.storage.report_jobs import ReportJobs, State
 from tests.integration.gate.tables import Running
 from tests.small_pages import expect_consistent_reads

@@ -70,7 +70,7 @@ def test_a_job_does_not_return_what_an_earlier_job_of_its_name_spent(service: Ag
 def test_a_job_pays_again_for_units_that_an_earlier_job_of_its_name_paid_for(
     service: Aggregation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kanon.reports.service.committing.ROWS_A_CHUNK", 1)
+    monkeypatch.setattr("kanon.reports.storage.budgets.ROWS_A_CHUNK", 1)
     first, last = sorted((1, 2), key=lambda day: min(units([source(day)], [0])).row)
     service.put_reports("in/a.avro", of_day(first))
     service.create("job", output_data_blob_prefix="out/first.avro")

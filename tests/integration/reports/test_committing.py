@@ -14,9 +14,8 @@ from kanon import clock
 from kanon.dynamo.transactions import PASSING, all_or_none
 from kanon.errors import ThrottledError
 from kanon.reports.job import Amount
-from kanon.reports.service.committing import CommitOutcome, exhausted
 from kanon.reports.shared_info import Unit
-from kanon.reports.storage.budgets import ROWS_A_CHUNK, Budgets, charges
+from kanon.reports.storage.budgets import ROWS_A_CHUNK, Budgets, CommitOutcome, charges, exhausted
 from kanon.reports.storage.report_jobs import SECONDS_TO_COMMIT, State
 from tests.integration.gate.tables import Running, running, take_turns
 from tests.integration.reports.tables import CAP, CLAIM, EPOCH, ReportTables, fresh_tables, unit

@@ -13,9 +13,8 @@ from kanon.operate import reports as module
 from kanon.operate.doctor import unusable
 from kanon.operate.reports import examine_reports
 from kanon.operate.running_reports import QUEUES, SCHEDULES, ReportSettingsError, RunningReports
-from kanon.reports.service.committing import CommitOutcome
 from kanon.reports.settings import Recorded
-from kanon.reports.storage.budgets import charges
+from kanon.reports.storage.budgets import CommitOutcome, charges
 from kanon.reports.storage.key_ring import NEW_EVERY, OPENS, PUBLISHED, Key, KeyRing, StoredRing
 from kanon.reports.storage.report_jobs import State
 from tests.integration.gate.tables import Running

@@ -45,12 +45,11 @@ LIMITS = {
     "reports.job": {"EPSILON_CAP", "MOST_KEYS"},
     "reports.payload": {"MOST_BYTES", "MOST_PUBLIC_KEYS", "MOST_SLOTS", "MOST_UNUSUAL"},
     "reports.shared_info": {"CONTRIBUTION_BOUND"},
-    "reports.service.committing": {"ATTEMPTS", "MOST_EXHAUSTED"},
     "reports.service.shards": {"MOST_KEY_BYTES", "MOST_OBJECTS", "MOST_OBJECT_BYTES", "MOST_SHARDS"},
     "reports.service.budget_view": {"MOST_BYTES", "MOST_NAMED", "MOST_OBJECTS", "MOST_REPORTS", "MOST_UNITS"},
     "reports.service.bodies": {"MOST_DESTINATIONS", "MOST_FILTERING_IDS", "MOST_PREFIXES", "_PREFIX_BYTES"},
     "reports.service.rotation": {"MOST_STEPS"},
-    "reports.storage.budgets": {"MOST_ROWS"},
+    "reports.storage.budgets": {"ATTEMPTS", "MOST_EXHAUSTED", "MOST_ROWS"},
     "reports.storage.disk": {"MOST_NAME_BYTES"},
 }
 """What is beyond is refused, or left out of an answer that says so."""

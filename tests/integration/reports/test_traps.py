@@ -30,14 +30,13 @@ from kanon.reports import collecting, shared_info
 from kanon.reports import job as job_module
 from kanon.reports.errors import Counter, ReportRefusedError
 from kanon.reports.job import Amount
-from kanon.reports.service.committing import CommitOutcome
 from kanon.reports.service.requests import create
 from kanon.reports.service.rotation import Rotation
 from kanon.reports.service.stages import Stages
 from kanon.reports.shared_info import DAY, MAX_AGE, MAX_AHEAD, Rules, source_of, units
 from kanon.reports.storage import budgets as budgets_module
 from kanon.reports.storage import key_ring
-from kanon.reports.storage.budgets import ROWS_A_CHUNK, Budgets, Charge, charges
+from kanon.reports.storage.budgets import ROWS_A_CHUNK, Budgets, Charge, CommitOutcome, charges
 from kanon.reports.storage.key_ring import Key, StoredRing
 from kanon.reports.storage.objects import Objects
 from kanon.reports.storage.report_jobs import SECONDS_TO_COMMIT, ReportJobs, StageMessage, State

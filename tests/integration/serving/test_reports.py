@@ -20,9 +20,8 @@ from kanon.cli.main import app
 from kanon.errors import ConfigurationError
 from kanon.reports.errors import JobError
 from kanon.reports.job import Amount
-from kanon.reports.service.committing import CommitOutcome
 from kanon.reports.service.one_machine import FileSpending, ReportsWorker
-from kanon.reports.storage.budgets import Charge
+from kanon.reports.storage.budgets import Charge, CommitOutcome
 from kanon.reports.storage.disk import NAME, FileBudgets, FolderObjects, KeyFiles, ReportsFile, begin_again
 from kanon.reports.storage.objects import TakenError
 from kanon.reports.storage.report_jobs import SECONDS_TO_COMMIT, State

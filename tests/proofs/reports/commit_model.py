@@ -22,7 +22,7 @@ last transaction are seconds, and no restore is that fast.
 Worlds are tuples: an exploration compares some hundred thousand of them.
 
 The model is written from the design, not from the product's code. ``tests/integration/reports/test_committing.py``
-tests ``kanon.reports.service.committing`` against the tables.
+tests ``kanon.reports.storage.budgets`` against the tables.
 """
 
 from collections.abc import Iterator

@@ -15,10 +15,9 @@ from kanon.dynamo.transactions import MOST_ITEMS
 from kanon.reports.histogram import partitions_of
 from kanon.reports.job import Amount
 from kanon.reports.service.answers import JOB_BODIES
-from kanon.reports.service.committing import CommitOutcome, Committing
 from kanon.reports.service.shards import MOST_OBJECT_BYTES, MOST_SHARDS
 from kanon.reports.shared_info import Unit
-from kanon.reports.storage.budgets import MOST_ROWS, Budgets, charges
+from kanon.reports.storage.budgets import MOST_ROWS, Budgets, CommitOutcome, Committing, charges
 from kanon.reports.storage.report_jobs import ReportJobs
 
 AMOUNT, CAP = Amount(10_000, 10**7), Amount(64_000, 10**8)

@@ -14,7 +14,6 @@ from kanon.reports.errors import Counter, JobError, ReportRefusedError
 from kanon.reports.job import Amount, JobRequest, written
 from kanon.reports.service.answers import PreflightAnswer, ShortUnit
 from kanon.reports.service.bodies import invalid
-from kanon.reports.service.committing import named_exhausted
 from kanon.reports.shared_info import (
     ATTRIBUTION_APIS,
     DAY,
@@ -28,7 +27,7 @@ from kanon.reports.shared_info import (
     source_of,
     units,
 )
-from kanon.reports.storage.budgets import BudgetsLeft, rows_charged
+from kanon.reports.storage.budgets import BudgetsLeft, named_exhausted, rows_charged
 from kanon.reports.storage.objects import ObjectStore, Stored, inputs
 
 NO_REPORT = "00000000-0000-4000-8000-000000000000"

@@ -12,13 +12,12 @@ from typing import Any
 
 from kanon.reports.errors import JobError
 from kanon.reports.job import Amount
-from kanon.reports.service.committing import CommitOutcome
 from kanon.reports.service.rotation import NO_KEYS_MESSAGE, Rotation, new_epoch
 from kanon.reports.service.shards import Ring, Shards
 from kanon.reports.service.stages import Stages
 from kanon.reports.service.storing import ReportBatch
 from kanon.reports.shared_info import DAY
-from kanon.reports.storage.budgets import Charge
+from kanon.reports.storage.budgets import Charge, CommitOutcome
 from kanon.reports.storage.disk import NAME, FileBudgets, FileRing, FolderObjects, ReportsFile
 from kanon.reports.storage.key_ring import StoredRing
 from kanon.reports.storage.report_jobs import MapMessage, Message, StageMessage, State
@@ -31,7 +30,7 @@ A_BATCH = 5_000
 
 @dataclass(frozen=True)
 class FileSpending:
-    """The commit of jobs of one directory. :class:`~kanon.reports.service.committing.Committing` has its contract.
+    """The commit of jobs of one directory. :class:`~kanon.reports.storage.budgets.Committing` has its contract.
 
     Attributes:
         file: jobs, and what they took.

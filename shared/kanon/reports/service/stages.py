@@ -23,7 +23,6 @@ from kanon.reports.errors import Counter, JobError, check_errors
 from kanon.reports.histogram import Histogram, skip_lists
 from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, JobRequest
 from kanon.reports.noise import Noised, Randomness, reduce_partition
-from kanon.reports.service.committing import CommitOutcome, Spending, exhausted, named_exhausted
 from kanon.reports.service.rotation import REPLACED, SPENT_MESSAGE
 from kanon.reports.service.shards import (
     NOTHING_SPENT,
@@ -38,7 +37,7 @@ from kanon.reports.service.shards import (
     write_plan,
 )
 from kanon.reports.shared_info import ReportSource, Unit, moment, units
-from kanon.reports.storage.budgets import charges, rows_charged
+from kanon.reports.storage.budgets import CommitOutcome, Spending, charges, exhausted, named_exhausted, rows_charged
 from kanon.reports.storage.objects import TakenError, UnwritableError
 from kanon.reports.storage.report_jobs import (
     BEFORE_COMMIT,
