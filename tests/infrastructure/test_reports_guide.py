@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from kanon.reports.collecting import MOST_INFO, MOST_PAYLOAD
 from kanon.reports.payload import MOST_SLOTS, MOST_UNUSUAL
-from kanon.reports.service.requests import read_request
+from kanon.reports.service.bodies import read_request
 from kanon.reports.shared_info import host_of
 from kanon.reports.storage.budgets import MOST_ROWS
 from tests.infrastructure.template import ROOT

@@ -18,7 +18,7 @@ from kanon.keys import fetch_noise_keys
 from kanon.queues import read_message, send_all
 from kanon.reports.errors import STOPS, JobError
 from kanon.reports.job import Amount
-from kanon.reports.service.requests import reader
+from kanon.reports.service.bodies import reader
 from kanon.reports.service.rotation import REPLACED, Epoch
 from kanon.reports.service.shards import Ring, count_outcome, list_gone
 from kanon.reports.service.stages import Stages, WaitError

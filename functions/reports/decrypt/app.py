@@ -13,7 +13,7 @@ from kanon import aws, clock
 from kanon.errors import kind_and_place, texts_withheld
 from kanon.queues import read_message, send_all
 from kanon.reports.errors import STOPS
-from kanon.reports.service.requests import reader
+from kanon.reports.service.bodies import reader
 from kanon.reports.service.shards import Shards, count_outcome
 from kanon.reports.settings import DecryptSettings, Recorded
 from kanon.reports.storage.key_ring import PrivateKeys

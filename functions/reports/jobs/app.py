@@ -14,8 +14,7 @@ from kanon.http.origin import edge_of
 from kanon.queues import send_all
 from kanon.reports.job import Amount
 from kanon.reports.service.answers import JOB_BODIES, jobs_form
-from kanon.reports.service.job_routes import JobRoutes
-from kanon.reports.service.requests import NO_LISTS, Lists
+from kanon.reports.service.job_routes import NO_LISTS, JobRoutes, Lists
 from kanon.reports.settings import JobsSettings, Recorded
 from kanon.reports.storage.budgets import Budgets
 from kanon.reports.storage.objects import Objects

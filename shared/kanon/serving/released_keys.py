@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from kanon.gate.lists import join_bounds
 from kanon.gate.types import Type
-from kanon.reports.service.requests import ListOf, Lists
+from kanon.reports.service.job_routes import ListOf, Lists
 from kanon.reports.service.shards import released_keys
 from kanon.reports.storage.objects import ObjectStore
 from kanon.reports.storage.work import Work

@@ -23,9 +23,9 @@ from kanon.reports.collect_routes import CollectRoutes, counted_as
 from kanon.reports.collecting import REPORT_BODIES, ReportMessage
 from kanon.reports.job import Amount
 from kanon.reports.service.answers import JOB_BODIES, jobs_form
+from kanon.reports.service.bodies import reader
 from kanon.reports.service.job_routes import JobRoutes
 from kanon.reports.service.one_machine import FileEpoch, FileSpending, ReportsWorker
-from kanon.reports.service.requests import reader
 from kanon.reports.service.rotation import Rotation
 from kanon.reports.service.shards import COUNTED, Shards
 from kanon.reports.service.stages import Stages

@@ -32,7 +32,7 @@ from kanon.local.functions import FunctionError
 from kanon.local.template import ACCOUNT, REGION
 from kanon.reports.avro import Report, read_reports, write_domain
 from kanon.reports.payload import Contribution, PayloadLayout, encode, seal
-from kanon.reports.service import requests as creating
+from kanon.reports.service import job_routes as creating
 from kanon.reports.service import stages
 from kanon.reports.shared_info import Unit, source_of, units
 from kanon.reports.storage.key_ring import KeyRing, PrivateKeys, StoredRing

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kanon.reports.collecting import REPORTS, debug_path
-from kanon.reports.service.budget_view import FIELDS
+from kanon.reports.service.job_routes import FIELDS
 from tests.integration.gate.tables import Running
 from tests.integration.reports.aggregation import body as job_body
 from tests.integration.reports.front import Front, front

@@ -16,7 +16,7 @@ from typing import Any
 from kanon.noise.words import NoiseKey
 from kanon.reports.avro import read_summary, write_domain, write_reports
 from kanon.reports.job import JobRequest
-from kanon.reports.service.requests import read_request
+from kanon.reports.service.bodies import read_request
 from kanon.reports.service.shards import Ring, Shards
 from kanon.reports.service.stages import Stages, WaitError
 from kanon.reports.storage.objects import Objects

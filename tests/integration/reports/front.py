@@ -21,7 +21,7 @@ from kanon import aws, clock
 from kanon.local.functions import Context
 from kanon.reports.avro import Report, read_reports
 from kanon.reports.job import JobRequest
-from kanon.reports.service.requests import named_buckets, read_request
+from kanon.reports.service.bodies import named_buckets, read_request
 from kanon.reports.shared_info import DAY
 from kanon.reports.storage.key_ring import Key, KeyRing, StoredRing
 from kanon.reports.storage.objects import Objects

@@ -13,7 +13,8 @@ import pytest
 
 from kanon.reports.avro import write_summary
 from kanon.reports.errors import JobError
-from kanon.reports.service.requests import publish_again, read_publication, reader
+from kanon.reports.service.bodies import read_publication, reader
+from kanon.reports.service.job_routes import publish_again
 from kanon.reports.service.stages import Stages
 from kanon.reports.shared_info import ReportSource, parse, source_of, units
 from kanon.reports.storage.report_jobs import JobRow, StageMessage, State

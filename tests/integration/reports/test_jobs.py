@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 
-from kanon.reports.service.requests import reader
+from kanon.reports.service.bodies import reader
 from kanon.reports.shared_info import DAY
 from kanon.reports.storage.report_jobs import ReportJobs, State
 from tests.integration.gate.edge import Result
@@ -578,10 +578,10 @@ def test_preflight_names_the_units_that_are_short_of_budget(fresh: Front) -> Non
 @pytest.mark.parametrize(
     ("limit", "value", "why"),
     [
-        ("service.budget_view.MOST_REPORTS", 4, "more than 4 reports: use longer prefixes"),
-        ("service.budget_view.MOST_BYTES", 1 << 10, "MiB: use longer prefixes"),
-        ("service.budget_view.MOST_OBJECTS", 1, "more than 1 objects under the prefixes: take fewer at once"),
-        ("service.budget_view.MOST_UNITS", 0, "more than 0 units: use longer prefixes"),
+        ("service.answers.MOST_REPORTS", 4, "more than 4 reports: use longer prefixes"),
+        ("service.answers.MOST_BYTES", 1 << 10, "MiB: use longer prefixes"),
+        ("service.answers.MOST_OBJECTS", 1, "more than 1 objects under the prefixes: take fewer at once"),
+        ("service.answers.MOST_UNITS", 0, "more than 0 units: use longer prefixes"),
         ("storage.budgets.MOST_ROWS", 0, "name the attribution_destinations"),
     ],
 )

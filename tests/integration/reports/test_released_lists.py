@@ -19,7 +19,7 @@ from kanon.local import Stack
 from kanon.noise.bound import Bound
 from kanon.reports.avro import write_reports
 from kanon.reports.job import MOST_KEYS
-from kanon.reports.service.requests import Lists
+from kanon.reports.service.job_routes import Lists
 from kanon.reports.service.stages import Stages
 from kanon.reports.storage.report_jobs import ReleasedKeys, StageMessage, State
 from kanon.serving.lists import Lister

@@ -46,7 +46,7 @@ LIMITS = {
     "reports.payload": {"MOST_BYTES", "MOST_PUBLIC_KEYS", "MOST_SLOTS", "MOST_UNUSUAL"},
     "reports.shared_info": {"CONTRIBUTION_BOUND"},
     "reports.service.shards": {"MOST_KEY_BYTES", "MOST_OBJECTS", "MOST_OBJECT_BYTES", "MOST_SHARDS"},
-    "reports.service.budget_view": {"MOST_BYTES", "MOST_NAMED", "MOST_OBJECTS", "MOST_REPORTS", "MOST_UNITS"},
+    "reports.service.answers": {"MOST_BYTES", "MOST_NAMED", "MOST_OBJECTS", "MOST_REPORTS", "MOST_UNITS"},
     "reports.service.bodies": {"MOST_DESTINATIONS", "MOST_FILTERING_IDS", "MOST_PREFIXES", "_PREFIX_BYTES"},
     "reports.service.rotation": {"MOST_STEPS"},
     "reports.storage.budgets": {"ATTEMPTS", "MOST_EXHAUSTED", "MOST_ROWS"},
@@ -63,7 +63,7 @@ OTHERS = {
     "reports.storage.objects": {"BUCKETS"},
     "reports.payload": {"BUCKET_BYTES", "ID_BYTES", "OVERHEAD", "VALUE_BYTES", "_LEAST_PAIR", "_TEXT"},
     "reports.service.one_machine": {"A_BATCH", "REPORTS_KEPT", "WORK_KEPT"},  # a batch is one object
-    "reports.service.requests": {"SECRET_BYTES"},
+    "reports.service.job_routes": {"SECRET_BYTES"},
     "reports.service.storing": {"PARALLEL"},  # threads
     "reports.shared_info": {"DAY", "END_OF_TIME", "HOUR", "MAX_AGE", "MAX_AHEAD"},
     "reports.storage.budgets": {"ONE_JOB", "REPORT_AGE", "SLACK", "WITNESS_KEPT"},

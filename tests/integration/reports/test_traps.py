@@ -30,7 +30,7 @@ from kanon.reports import collecting, shared_info
 from kanon.reports import job as job_module
 from kanon.reports.errors import Counter, ReportRefusedError
 from kanon.reports.job import Amount
-from kanon.reports.service.requests import create
+from kanon.reports.service.job_routes import create
 from kanon.reports.service.rotation import Rotation
 from kanon.reports.service.stages import Stages
 from kanon.reports.shared_info import DAY, MAX_AGE, MAX_AHEAD, Rules, source_of, units

@@ -218,7 +218,7 @@ def test_a_type_without_values_is_refused_until_it_has_some(deployed: Deployment
 def test_a_list_with_more_values_than_a_job_may_have_is_refused(
     deployed: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kanon.reports.service.requests.MOST_KEYS", 1)
+    monkeypatch.setattr("kanon.reports.service.job_routes.MOST_KEYS", 1)
     deployed.release(SHARED)
     deployed.create("small")
     turn(deployed.served)

@@ -1,10 +1,15 @@
-"""The answers of the function ``jobs``, in the aggregation service's JSON; ``privacy`` is ours.
+"""The answers of the function ``jobs``, in the aggregation service's JSON; ``privacy`` and budgets are ours.
 
-Every number of a budget is an exact decimal text.
+Every number of a budget is an exact decimal text. What is left of a unit's budget, and what a job would meet, is read
+without spending anything or opening a report.
 """
 
 import re
+from collections import Counter as Tally
+from collections.abc import Callable
+from datetime import UTC, datetime
 from fractions import Fraction
+from io import BytesIO
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
@@ -13,7 +18,9 @@ from kanon.http.answers import ErrorAnswer, Problem, error_answer
 from kanon.http.bodies import Bodies
 from kanon.noise.bound import Bound
 from kanon.noise.exact import exp_bounds, written_up
+from kanon.reports.errors import JobError, ReportRefusedError
 from kanon.reports.job import (
+    Amount,
     JobRequest,
     Mode,
     PrivacyParameters,
@@ -24,7 +31,18 @@ from kanon.reports.job import (
     with_gate,
     written,
 )
-from kanon.reports.shared_info import CONTRIBUTION_BOUND, moment
+from kanon.reports.shared_info import (
+    CONTRIBUTION_BOUND,
+    ReportSource,
+    Rules,
+    Unit,
+    accept_clear,
+    moment,
+    source_of,
+    units,
+)
+from kanon.reports.storage.budgets import BudgetsLeft, named_exhausted, rows_charged
+from kanon.reports.storage.objects import ObjectStore, Stored, inputs
 from kanon.reports.storage.report_jobs import JobRow, ReleasedKeys, State, output_of
 
 DOMAIN = "kanon"
@@ -318,3 +336,150 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return value if isinstance(value, str) else repr(value)
+
+
+# ----------------------------------------------------------------------------------------------------- budgets
+class HourAnswer(BaseModel):
+    """The budget left in one hour of the day, UTC."""
+
+    hour: int
+    epsilon_left: str
+    delta_left: str
+
+
+class SpentAnswer(BaseModel):
+    """The budget that one job took from each of these hours. A job that has not ended yet may give it back."""
+
+    job_request_id: str
+    hours: list[int]
+    epsilon: str
+    delta: str
+
+
+class BudgetAnswer(BaseModel):
+    """The budget of one day."""
+
+    day: str
+    epsilon_cap: str
+    delta_cap: str
+    charged: Annotated[
+        bool, Field(description="Whether a job has ever taken from this unit. If not, check how the fields are spelt")
+    ]
+    hours: list[HourAnswer]
+    jobs: list[SpentAnswer]
+
+
+def budget_answer(budgets: BudgetsLeft, unit: Unit) -> BudgetAnswer:
+    """The budget left in each hour of the unit's day, and the jobs that took from it. It spends nothing."""
+    left, taken = budgets.left([unit.row])[unit.row], list(budgets.taken(unit.row))
+    hours = [(hour, left.get(hour, budgets.cap)) for hour in range(24)]
+    return BudgetAnswer(
+        day=datetime.fromtimestamp(unit.hour * 3600, UTC).strftime("%Y-%m-%d"),
+        epsilon_cap=_epsilon(budgets.cap),
+        delta_cap=_delta(budgets.cap),
+        charged=bool(taken),
+        hours=[HourAnswer(hour=hour, epsilon_left=_epsilon(has), delta_left=_delta(has)) for hour, has in hours],
+        jobs=[
+            SpentAnswer(job_request_id=job, hours=list(of), epsilon=_epsilon(took), delta=_delta(took))
+            for job, of, took in taken
+        ],
+    )
+
+
+def _epsilon(amount: Amount) -> str:
+    return written(amount.exact[0])
+
+
+def _delta(amount: Amount) -> str:
+    return written(amount.exact[1])
+
+
+MOST_REPORTS = 20_000
+MOST_BYTES = 32 << 20
+MOST_OBJECTS = 500
+MOST_UNITS = 200_000
+MOST_NAMED = 100
+NOT_READABLE = (
+    "preflight may not read the bucket or an object of the input: it reads the bucket of reports and the buckets of the"
+    " parameter ReportBuckets; only jobs read the bucket of summaries"
+)
+BY_PARTS = "use longer prefixes, one part at a time; a job may take them all"
+
+
+def preflight_answer(
+    request: JobRequest, bucket: Callable[[str], ObjectStore], budgets: BudgetsLeft, received_at: int
+) -> PreflightAnswer:
+    """Read the clear fields of a job's reports and compare its budget with what is left.
+
+    Raises:
+        JobError: the input is too large for one answer, or cannot be read; the message says what to change.
+    """
+    seen = _Seen(request, request.rules(received_at, {}))
+    try:
+        seen.read(bucket(request.input_bucket))
+    except JobError as error:
+        if error.code != "PERMISSION_ERROR":
+            raise
+        raise JobError(error.code, NOT_READABLE) from None
+    if len(seen.sources) * len(request.filtering_ids) > MOST_UNITS:
+        raise JobError("INVALID_JOB", f"the reports belong to more than {MOST_UNITS:,} units: {BY_PARTS}")
+    charged = units(seen.sources, request.filtering_ids)
+    rows = rows_charged(charged)
+    short = named_exhausted(budgets, seen.sources, request.filtering_ids, request.amount, MOST_NAMED)
+    parameters = request.parameters
+    return PreflightAnswer(
+        reports=seen.reports,
+        accepted=seen.accepted,
+        duplicates=seen.duplicates,
+        left_out=seen.left_out,
+        errors=dict(sorted(seen.errors.items())),
+        units=len(charged),
+        rows=rows,
+        would_fail=[ShortUnit.model_validate(unit) for unit in short],
+        standard_deviation=parameters.standard_deviation,
+        threshold=parameters.threshold,
+    )
+
+
+def _objects(place: ObjectStore, request: JobRequest, received_at: int) -> list[Stored]:
+    """The objects of all prefixes, each once, as the job would plan them."""
+    found = inputs(place, request.input_prefixes, MOST_OBJECTS, request.report_to, request.hours_at(received_at))
+    if sum(one.size for one in found) > MOST_BYTES:
+        raise JobError("INVALID_JOB", f"the reports have more than {MOST_BYTES >> 20} MiB: {BY_PARTS}")
+    return found
+
+
+class _Seen:
+    """The clear fields of the reports read so far."""
+
+    def __init__(self, request: JobRequest, rules: Rules) -> None:
+        self.request = request
+        self.rules = rules
+        self.reports = self.accepted = self.duplicates = self.left_out = 0
+        self.errors: Tally[str] = Tally()
+        self.ids: set[str] = set()
+        self.sources: set[ReportSource] = set()
+
+    def read(self, place: ObjectStore) -> None:
+        from kanon.reports.avro import read_reports  # only a preflight reads files
+
+        for one in _objects(place, self.request, self.rules.received_at):
+            for report in read_reports(BytesIO(place.read(one.key, one.etag))):
+                self._add(report.shared_info)
+
+    def _add(self, shared_info: str) -> None:
+        self.reports += 1
+        if self.reports > MOST_REPORTS:
+            raise JobError("INVALID_JOB", f"there are more than {MOST_REPORTS:,} reports: {BY_PARTS}")
+        try:
+            info = accept_clear(shared_info, self.rules, self.request.wanted)
+        except ReportRefusedError as error:
+            self.errors[error.counter] += 1
+            return
+        if info is None:
+            self.left_out += 1
+            return
+        self.accepted += 1
+        self.duplicates += info.report_id in self.ids
+        self.ids.add(info.report_id)
+        self.sources.add(source_of(info))

@@ -1,12 +1,12 @@
-"""The bodies of createJob, jobs:preflight and jobs:publish: the aggregation service's JSON, as models.
+"""From request bodies to jobs: the aggregation service's JSON as models, then what depends on several fields.
 
-The models also describe the bodies for OpenAPI. Every error names the field and what to change. No message repeats a
-part of the request.
+The models also describe the bodies of createJob, jobs:preflight and jobs:publish for OpenAPI. Every error names the
+field and what to change. No message repeats a part of the request.
 """
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
@@ -29,15 +29,24 @@ from pydantic_core import PydanticCustomError
 from kanon.errors import reason
 from kanon.http.answers import STORED, Body, Problem, error_answer
 from kanon.http.bodies import RequestError
+from kanon.reports.errors import JobError
 from kanon.reports.job import (
     DEFAULT_DELTA,
     DEFAULT_EPSILON,
     DEFAULT_ERROR_THRESHOLD,
+    EPSILON_CAP,
+    LEAST_DELTA,
+    Domain,
+    JobRequest,
     Mode,
     ParameterError,
+    PrivacyParameters,
     decimal,
+    written,
 )
-from kanon.reports.shared_info import HOUR
+from kanon.reports.settings import Jobs
+from kanon.reports.shared_info import END_OF_TIME, HOUR
+from kanon.reports.storage.report_jobs import BEFORE_COMMIT, JobRow
 
 Reason = Literal["JSON_ERROR", "VALIDATION_FAILED", "ARGUMENT_MISSING"]
 
@@ -127,13 +136,14 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def is_filtering_id(text: str) -> bool:
+    """Whether a text is a number below 2^64."""
+    return text.isascii() and text.isdigit() and len(text) <= 20 and int(text) < 1 << 64
+
+
 def _filtering_ids(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
-    if (
-        not all(part.isascii() and part.isdigit() and len(part) <= 20 for part in parts)
-        or len(set(parts)) > MOST_FILTERING_IDS
-        or any(int(part) >> 64 for part in parts)
-    ):
+    if not all(map(is_filtering_id, parts)) or len(set(parts)) > MOST_FILTERING_IDS:
         raise _wrong(f"give at most {MOST_FILTERING_IDS} numbers below 2^64, separated by commas")
     return tuple(sorted({int(part) for part in parts}))
 
@@ -375,3 +385,183 @@ def _first(error: ValidationError) -> RequestRefusedError:
         case "JSON_ERROR":
             return RequestRefusedError("JSON_ERROR", where, problem["msg"])
     return invalid(where, reason(problem))
+
+
+# ---------------------------------------------------------------- what depends on several fields, or on the stack
+def read_request(
+    body: Any, delta_cap: Fraction, buckets: frozenset[str], epsilon_cap: Fraction, *, stored: bool = False
+) -> JobRequest:
+    """Check a body of createJob.
+
+    Args:
+        body: parsed JSON.
+        delta_cap: the most delta of a job.
+        buckets: the buckets that jobs may name.
+        epsilon_cap: the most epsilon of a job.
+        stored: whether it was accepted before. Earlier versions accepted unknown fields, which are ignored.
+
+    Raises:
+        RequestRefusedError: with the first problem.
+    """
+    fields = read_body(JobBody, body, stored=stored)
+    parameters, mode = fields.job_parameters, fields.output_domain.mode
+    epsilon = _epsilon_of(fields, epsilon_cap)
+    return JobRequest(
+        job=fields.job_request_id,
+        input_bucket=_bucket("input_data_bucket_name", fields.input_data_bucket_name, buckets),
+        input_prefixes=_prefixes(fields.input_data_blob_prefix, fields.input_data_blob_prefixes),
+        output_bucket=_bucket("output_data_bucket_name", fields.output_data_bucket_name, buckets),
+        output_prefix=fields.output_data_blob_prefix,
+        report_to=parameters.attribution_report_to,
+        reporting_site=parameters.reporting_site,
+        domain=_domain(mode, parameters, buckets),
+        listed_type=_listed_type(fields.output_domain),
+        parameters=PrivacyParameters(mode, epsilon, _delta_of(fields, epsilon, delta_cap)),
+        filtering_ids=parameters.filtering_ids,
+        error_threshold=parameters.report_error_threshold_percentage,
+        destinations=parameters.attribution_destinations,
+        hours=_hours(parameters.scheduled_from, parameters.scheduled_before),
+        skip_exhausted=fields.skip_exhausted,
+    )
+
+
+def read_publication(body: Any, buckets: frozenset[str]) -> PublicationBody:
+    """Check a body of jobs:publish.
+
+    Raises:
+        RequestRefusedError: with the first problem.
+    """
+    fields = read_body(PublicationBody, body)
+    if fields.output_data_bucket_name is not None:
+        _bucket("output_data_bucket_name", fields.output_data_bucket_name, buckets)
+    return fields
+
+
+def check_output(bucket: str | None, reports_bucket: str) -> None:
+    """Refuse the bucket of reports as the place of a summary: no function of jobs may write to it.
+
+    Raises:
+        RequestRefusedError: ``bucket`` is the bucket of reports.
+    """
+    if bucket == reports_bucket:
+        raise invalid(
+            "output_data_bucket_name",
+            "no summary may go to the bucket of reports: name the bucket of summaries, or one of the parameter"
+            " ReportBuckets",
+        )
+
+
+def named_buckets(body: Mapping[str, Any]) -> frozenset[str]:
+    """The buckets that a stored request names."""
+    names = {body[name] for name in ("input_data_bucket_name", "output_data_bucket_name")}
+    return frozenset(names | {body["job_parameters"].get("output_domain_bucket_name", "")})
+
+
+def read_job_id(text: str) -> str:
+    """Check the id of a job.
+
+    Raises:
+        RequestRefusedError: it is missing or invalid.
+    """
+    return read_body(PublicationBody, {"job_request_id": text}).job_request_id
+
+
+def _bucket(where: str, name: str, buckets: frozenset[str]) -> str:
+    if name not in buckets:
+        raise invalid(where, "name a bucket of this stack, or one of the parameter ReportBuckets")
+    return name
+
+
+def _prefixes(one: Any, several: Any) -> tuple[str, ...]:
+    if (one in (None, "")) == (several in (None, [])):
+        raise invalid(
+            "input_data_blob_prefix", "name exactly one of input_data_blob_prefix and input_data_blob_prefixes"
+        )
+    asked = [one] if several in (None, []) else several
+    if not isinstance(asked, list) or not all(isinstance(prefix, str) for prefix in asked):
+        raise RequestRefusedError("JSON_ERROR", "input_data_blob_prefixes", "give a list of texts")
+    if len(asked) > MOST_PREFIXES or not all(map(is_prefix, asked)):
+        raise invalid("input_data_blob_prefixes", f"give at most {MOST_PREFIXES} texts of {PREFIX_FORM}")
+    return tuple(asked)
+
+
+def _domain(mode: Mode, parameters: JobParameters, buckets: frozenset[str]) -> Domain | None:
+    """Where the declared keys are; None in the other modes."""
+    names = ("output_domain_bucket_name", "output_domain_blob_prefix")
+    bucket, prefix = parameters.output_domain_bucket_name, parameters.output_domain_blob_prefix
+    for name, value in zip(names, (bucket, prefix), strict=True):
+        if mode != "declared" and value is not None:
+            raise invalid(f"job_parameters.{name}", f"the mode {mode} takes no declared keys: leave it out")
+        if mode == "declared" and value is None:
+            raise RequestRefusedError("ARGUMENT_MISSING", f"job_parameters.{name}", "is missing")
+    if bucket is None or prefix is None:
+        return None
+    return Domain(_bucket(f"job_parameters.{names[0]}", bucket, buckets), prefix)
+
+
+def _listed_type(domain: OutputDomain) -> str | None:
+    """The type whose released values are the keys; None in the other modes."""
+    if domain.mode != "kanon" and domain.type is not None:
+        raise invalid(LISTED_TYPE, f"the mode {domain.mode} takes no type: leave it out")
+    if domain.mode == "kanon" and domain.type is None:
+        raise RequestRefusedError("ARGUMENT_MISSING", LISTED_TYPE, "is missing: name a listed type")
+    return domain.type
+
+
+def _epsilon_of(fields: JobBody, epsilon_cap: Fraction) -> Fraction:
+    theirs, ours = fields.job_parameters.debug_privacy_epsilon, fields.privacy_params.laplace_dp_params.job_epsilon
+    where = "privacy_params.laplace_dp_params.job_epsilon"
+    if theirs is not None:
+        if ours is not None:
+            raise invalid(where, "excludes debug_privacy_epsilon: give one of them")
+        where = "job_parameters.debug_privacy_epsilon"
+    epsilon = next((given for given in (theirs, ours) if given is not None), Fraction(DEFAULT_EPSILON))
+    most = min(Fraction(EPSILON_CAP), epsilon_cap)
+    if not 0 < epsilon <= most or 1000 % epsilon.denominator:
+        raise invalid(where, f"give a number above 0, at most {written(most)}, with at most 3 decimals")
+    return epsilon
+
+
+def _delta_of(fields: JobBody, epsilon: Fraction, delta_cap: Fraction) -> Fraction:
+    given, where = fields.privacy_params.laplace_dp_params.job_delta, "privacy_params.laplace_dp_params.job_delta"
+    mode = fields.output_domain.mode
+    if mode != "discover":
+        if given is not None:
+            raise invalid(where, f"{mode} keys need no delta: leave it out")
+        return Fraction(0)
+    delta = Fraction(DEFAULT_DELTA) if given is None else given
+    if not LEAST_DELTA <= delta <= delta_cap or 10**15 % delta.denominator or delta * 100 > epsilon:
+        raise invalid(
+            where, f"give 1e-12 up to {float(delta_cap):g} and a hundredth of epsilon, with at most 15 decimals"
+        )
+    return delta
+
+
+def _hours(first: int | None, end: int | None) -> range | None:
+    if first is None and end is None:
+        return None
+    hours = range(first or 0, END_OF_TIME // HOUR if end is None else end)
+    if not hours:
+        raise invalid("job_parameters.scheduled_before", "give an hour after scheduled_from")
+    return hours
+
+
+# ----------------------------------------------------------------------------------------------- stored jobs
+def reader(settings: Jobs) -> Callable[[JobRow], JobRequest]:
+    """Read stored requests under the settings of a function.
+
+    The reader raises a ``JobError`` if the settings no longer allow the request. They are not asked for a job
+    that has begun to commit: its budget is returned, or its summary published, whatever a deployment has changed.
+    """
+
+    def read(row: JobRow) -> JobRequest:
+        if row.state not in BEFORE_COMMIT:
+            buckets = named_buckets(row.request)
+            return read_request(row.request, Fraction(1), buckets, Fraction(EPSILON_CAP), stored=True)
+        try:
+            return read_request(row.request, settings.delta_cap, settings.buckets, settings.epsilon_cap, stored=True)
+        except RequestRefusedError as error:
+            message = f"{error.field} is no longer allowed: put it back into the parameters of the stack"
+            raise JobError("INVALID_JOB", message) from None
+
+    return read

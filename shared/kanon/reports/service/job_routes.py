@@ -1,8 +1,14 @@
-"""The HTTP routes of jobs: they create jobs and tell their state. They read no secret, and no sum of any report."""
+"""The HTTP routes of jobs: they create jobs, and tell their state and what is left of budgets.
 
-from collections.abc import Callable
+They read no secret, and no sum of any report.
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from datetime import UTC, datetime
+from typing import Annotated, Any, Protocol
 
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver, Response
 from aws_lambda_powertools.event_handler.openapi.params import Query
@@ -10,44 +16,56 @@ from pydantic import BaseModel
 from pydantic.config import JsonDict
 
 from kanon import clock
+from kanon.http.answers import unknown_field
 from kanon.http.bodies import RequestError
 from kanon.http.edge import SIGNED, described
-from kanon.reports.errors import JobError
-from kanon.reports.job import JobRequest
+from kanon.noise.bound import Bound
+from kanon.reports.errors import Counter, JobError, ReportRefusedError
+from kanon.reports.job import MOST_KEYS, JobRequest
 from kanon.reports.service.answers import (
     DUPLICATE,
     NO_SUCH_JOB,
     AcceptedAnswer,
+    BudgetAnswer,
     JobAnswer,
     JobsErrorAnswer,
     PreflightAnswer,
     bad_input,
+    budget_answer,
     job_answer,
+    preflight_answer,
+    refusal,
 )
 from kanon.reports.service.bodies import (
     JOB_ID,
     LISTED_TYPE,
     JobInBody,
+    PublicationBody,
     PublicationInBody,
     RequestRefusedError,
-    invalid,
-)
-from kanon.reports.service.budget_view import BudgetAnswer, budget_answer, check_names, preflight_answer, read_unit
-from kanon.reports.service.requests import (
-    NO_LISTS,
-    Lists,
     check_output,
-    create,
+    invalid,
+    is_filtering_id,
     named_buckets,
-    publish_again,
     read_job_id,
     read_publication,
     read_request,
 )
 from kanon.reports.settings import Jobs
+from kanon.reports.shared_info import (
+    ATTRIBUTION_APIS,
+    DAY,
+    END_OF_TIME,
+    ReportSource,
+    Unit,
+    host_of,
+    parse,
+    source_of,
+    units,
+)
 from kanon.reports.storage.budgets import BudgetsLeft
 from kanon.reports.storage.objects import ObjectStore
-from kanon.reports.storage.report_jobs import AllJobs, JobRow
+from kanon.reports.storage.report_jobs import STAGED_KEPT, AllJobs, JobRow, JobsTable, ReleasedKeys, State, output_of
 
 NOT_EMPTY: JsonDict = {"minLength": 1}
 """In OpenAPI such a parameter is required. Here the handler says that it is missing, in the form of its errors."""
@@ -63,6 +81,71 @@ def answers(model: type[BaseModel], *codes: int, answer: str, success: int = 200
 def answered(answer: BaseModel) -> Response[str]:
     """An answer without its empty fields."""
     return Response(200, "application/json", answer.model_dump_json(exclude_none=True), {"Cache-Control": "no-store"})
+
+
+class ListOf(Protocol):
+    """A published list: its step, the bits of the names of its objects, the number of its values, and its run."""
+
+    @property
+    def step(self) -> int: ...  # noqa: D102
+    @property
+    def bits(self) -> int: ...  # noqa: D102
+    @property
+    def values(self) -> int: ...  # noqa: D102
+    @property
+    def run(self) -> str: ...  # noqa: D102
+
+
+def left_to_the_plan(*_: object) -> str:
+    """Keep no keys: the plan reads the list."""
+    return ""
+
+
+@dataclass(frozen=True)
+class Lists:
+    """The published lists of a deployment as keys of jobs.
+
+    Attributes:
+        joins: the listed types, each with the gate's bound for one join.
+        newest: the newest list of a type.
+        kept: keeps the keys of a type's list in the work folder of a job, and returns their name.
+    """
+
+    joins: Mapping[str, Bound]
+    newest: Callable[[str], ListOf | None]
+    kept: Callable[[str, str, ListOf], str] = left_to_the_plan
+
+    def check(self, type_name: str) -> ListOf:
+        """The newest list of a type, which must have values.
+
+        Raises:
+            RequestRefusedError: it has none; the message says what to change.
+        """
+        if type_name not in self.joins:
+            known = ", ".join(sorted(self.joins)) or "none; declare a type with listed, or use declared or discover"
+            raise invalid(LISTED_TYPE, f"is no listed type of this deployment. Listed types: {known}")
+        found = self.newest(type_name)
+        if found is None:
+            raise invalid(LISTED_TYPE, "this type has no list yet: create the job after the next tick")
+        if not found.values:
+            raise invalid(LISTED_TYPE, "the newest list is empty: no value is shared yet, create the job later")
+        if found.values > MOST_KEYS:
+            raise invalid(LISTED_TYPE, f"the list has more than {MOST_KEYS:,} values, the most of a job: declare keys")
+        return found
+
+    def pinned(self, job: str, type_name: str) -> ReleasedKeys:
+        """The keys of a new job: those of the newest list of a type.
+
+        Raises:
+            RequestRefusedError: there are none, or too many.
+            JobError: the list is gone.
+        """
+        found = self.check(type_name)
+        name, join = self.kept(job, type_name, found), self.joins[type_name]
+        return ReleasedKeys(type_name, found.step, found.values, join, name, found.bits, found.run)
+
+
+NO_LISTS = Lists({}, lambda _: None)
 
 
 @dataclass(frozen=True)
@@ -233,3 +316,120 @@ class JobRoutes:
         if row is None:
             raise RequestError(NO_SUCH_JOB)
         return row
+
+
+# -------------------------------------------------------------------------- what createJob and jobs:publish write
+SECRET_BYTES = 32
+
+
+class NotPublishableError(RequestError):
+    """The summary of a job cannot be published now; the message says what to do. It is answered 409."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(refusal(409, "VALIDATION_FAILED", "job_request_id", message))
+
+
+def create(jobs: AllJobs, job: str, request: Mapping[str, Any], now: float, **values: Any) -> bool:
+    """Store a new job with a new secret and recorded values; False if another job has this id.
+
+    The client retries a call whose answer was lost. Then the row exists with the same secret.
+    """
+    secret = secrets.token_bytes(SECRET_BYTES)
+    if jobs.create(job, request, int(now), secret, **values):
+        return True
+    row = jobs.read(job)
+    return row is not None and row.secret == secret
+
+
+def publish_again(jobs: JobsTable, row: JobRow, request: JobRequest, wanted: PublicationBody, now: float) -> None:
+    """Record a new place for the summary of a committed job. It costs no budget.
+
+    Raises:
+        NotPublishableError: the job has not committed, or its parts are gone.
+    """
+    if row.state is not State.COMMITTED:
+        raise NotPublishableError(_why_not(row))
+    if now >= row.values["committed_at"] + STAGED_KEPT:
+        raise NotPublishableError("the parts of the summary were deleted after 30 days: create a new job, which spends")
+    bucket, prefix = output_of(row, request)
+    output = [wanted.output_data_bucket_name or bucket, wanted.output_data_blob_prefix or prefix]
+    if not jobs.move(row, State.COMMITTED, now, output=output, code="", message=""):
+        raise NotPublishableError("the job is being published: ask getJob for its state")
+
+
+def _why_not(row: JobRow) -> str:
+    if row.state is not State.FINISHED:
+        return "the job has not committed yet: wait until getJob shows it as FINISHED"
+    if row.committed:
+        return "the summary is published already: copy its objects"
+    return "the job ended without a summary, see getJob: create a new job"
+
+
+# -------------------------------------------------------------------------------------------- the unit of a query
+NO_REPORT = "00000000-0000-4000-8000-000000000000"
+SIGNATURE = "X-Amz-"
+"""How the names of a signature in the query begin."""
+FIELDS = ("api", "version", "reporting_origin", "attribution_destination", "source_registration_time")
+REFUSED = {
+    Counter.UNSUPPORTED_SHAREDINFO_VERSION: ("version", "give 0.1 or 1.0"),
+    Counter.UNSUPPORTED_REPORT_API_TYPE: ("api", "give the api of the reports, such as attribution-reporting"),
+}
+FORM = (
+    "give api, version and reporting_origin as they stand in the reports, for attribution also attribution_destination"
+    " and, if the reports have one, source_registration_time in unix seconds"
+)
+
+
+def check_names(sent: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse a parameter that does not exist: the answer would be about another unit.
+
+    Raises:
+        RequestRefusedError: with the nearest known name.
+    """
+    names = list(known)
+    for name in sent:
+        if name and name not in names and not name.startswith(SIGNATURE):
+            raise invalid("query", unknown_field(name, names))
+
+
+def read_unit(query: Mapping[str, str]) -> Unit:
+    """The unit of the first hour of the day that a query names.
+
+    Raises:
+        RequestRefusedError: with the first problem.
+    """
+    day = _day(query.get("day", ""))
+    text = query.get("filtering_id") or "0"
+    if not is_filtering_id(text):
+        raise invalid("filtering_id", "give a number below 2^64")
+    (unit,) = units([_source(query, day * DAY)], [int(text)])
+    return unit
+
+
+def _source(query: Mapping[str, str], scheduled: int) -> ReportSource:
+    """The clear fields, checked as those of a report are."""
+    fields: dict[str, Any] = {name: query[name] for name in FIELDS if query.get(name)}
+    text = json.dumps({**fields, "report_id": NO_REPORT, "scheduled_report_time": scheduled})
+    try:
+        info = parse(text)
+    except ReportRefusedError as error:
+        field, message = REFUSED.get(error.counter, ("reporting_origin", FORM))
+        raise invalid(field, message) from None
+    except JobError:
+        raise invalid("version", "give 0.1 or 1.0") from None
+    if host_of(info.reporting_origin) is None:
+        raise invalid("reporting_origin", "give an https origin")
+    if info.api not in ATTRIBUTION_APIS and len(fields) > 3:
+        raise invalid("attribution_destination", "only reports of attribution have one: leave it out")
+    return source_of(info)
+
+
+def _day(text: str) -> int:
+    """Days since 1970."""
+    try:
+        seconds = int(datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).timestamp())
+    except ValueError:
+        seconds = -1
+    if not 0 <= seconds < END_OF_TIME:
+        raise invalid("day", "give a day such as 2026-01-31, UTC") from None
+    return seconds // DAY

@@ -10,14 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kanon.reports.clients.devices import (
-    Attribution,
-    KeyPiece,
-    Source,
-    Trigger,
-    add_source,
-    add_trigger,
-)
+from kanon.reports.clients.devices import Attribution, KeyPiece, Source, Trigger, add_source, add_trigger
 from kanon.reports.clients.encrypt import DAY, encrypt
 from kanon.reports.clients.events import DatumSpec, EventSpec, EventTrigger
 from kanon.reports.payload import Contribution, PublicKey
