@@ -16,10 +16,10 @@ from kanon.gate.lists import Found
 from kanon.gate.storage.aws.lists import ListGoneError, ListObjects
 from kanon.keys import fetch_noise_keys
 from kanon.queues import read_message, send_all
-from kanon.reports.errors import STOPS, JobError
+from kanon.reports.errors import REPLACED, STOPS, JobError
 from kanon.reports.job import Amount
 from kanon.reports.service.bodies import reader
-from kanon.reports.service.rotation import REPLACED, Epoch
+from kanon.reports.service.rotation import Epoch
 from kanon.reports.service.shards import Ring, count_outcome, list_gone
 from kanon.reports.service.stages import Stages, WaitError
 from kanon.reports.settings import AggregateSettings, Recorded

@@ -34,7 +34,7 @@ from kanon.reports.avro import (
     read_summary,
     write_debug_summary,
 )
-from kanon.reports.errors import Counter, JobError, ReportRefusedError
+from kanon.reports.errors import NOT_WRITTEN, Counter, JobError, ReportRefusedError
 from kanon.reports.histogram import Histogram, declared, exact_sums
 from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, Amount, JobRequest, PrivacyParameters
 from kanon.reports.mapping import Mapped, Selection, open_report
@@ -477,10 +477,10 @@ def write(
                     write_debug_summary(file, _debug(partition, seen))
     except FileExistsError as error:
         raise JobError(
-            "RESULT_WRITE_ERROR", f"{error.filename or error} exists already: choose another name for the output"
+            NOT_WRITTEN, f"{error.filename or error} exists already: choose another name for the output"
         ) from error
     except OSError as error:
-        raise JobError("RESULT_WRITE_ERROR", f"{output} cannot be written: choose another name") from error
+        raise JobError(NOT_WRITTEN, f"{output} cannot be written: choose another name") from error
     return [*places, *debug_places]
 
 

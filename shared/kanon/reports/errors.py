@@ -1,15 +1,15 @@
 """Errors of reports and of jobs. No message holds a bucket, a sum, an origin or a report id."""
 
-from collections import Counter as Tally
 from collections.abc import Mapping
 from enum import StrEnum
-from fractions import Fraction
 from typing import Any
 
 from kanon.errors import ConfigurationError, FingerprintMismatchError, KanonError, UnreadableMessageError
 
 STOPS = ConfigurationError, FingerprintMismatchError, UnreadableMessageError
 """Errors after which a worker goes on only if an operator acts."""
+REPLACED, NOT_WRITTEN = "PRIVACY_BUDGET_ERROR", "RESULT_WRITE_ERROR"
+"""Return codes of jobs: a table was replaced, or is of an earlier time; the summary could not be written."""
 
 
 class Counter(StrEnum):
@@ -59,26 +59,3 @@ class JobError(KanonError):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the error: worker processes pass it to their parent."""
         return JobError, (self.code, str(self), self.errors)
-
-
-def check_errors(errors: Tally[Counter], reports: int, most: Fraction | None, option: str) -> None:
-    """Check the share of the reports that are in error.
-
-    Args:
-        errors: reports that are not accepted, by counter.
-        reports: all reports but those that are left out.
-        most: percent; None: all but one, because anybody can send reports in error.
-        option: what the user may raise.
-
-    Raises:
-        JobError: the share is larger than ``most``.
-    """
-    total = errors.total()
-    if (0 < total == reports) if most is None else (100 * total > most * reports):
-        share = "so none counts" if most is None else f"more than {float(most):g} percent"
-        counted = ", ".join(f"{counter} {count}" for counter, count in sorted(errors.items()))
-        raise JobError(
-            "REPORTS_WITH_ERRORS_EXCEEDED_THRESHOLD",
-            f"{total} of {reports} reports are in error ({counted}), {share}: fix the reports, or raise {option}",
-            errors,
-        )

@@ -1,4 +1,7 @@
-"""The mathematics of reports is pure: it imports no AWS and no clock. `make lint` checks what its modules import."""
+"""The mathematics of reports is pure: it imports no AWS and no clock. `make lint` checks what its modules import.
+
+A reader who follows one report opens few modules.
+"""
 
 import ast
 import subprocess
@@ -8,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import kanon.reports
+from tests.unit.reports import made
 
 REPORTS = Path(kanon.reports.__file__).parent
 EDGE = {"collect_routes", "collecting", "settings"}
@@ -33,3 +37,20 @@ def test_nothing_of_reports_loads_aws_or_reads_a_clock():
         tree = ast.parse((REPORTS / f"{module}.py").read_text())
         names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
         assert not names & {"time", "random", "secrets"}, module
+
+
+@pytest.mark.parametrize("domain", [None, (1, 2)], ids=["discover", "declared"])
+def test_one_report_passes_at_most_15_modules(tmp_path, domain):
+    passed, before = set(), sys.getprofile()
+
+    def note(frame, event, _):
+        if event == "call":
+            passed.add(Path(frame.f_code.co_filename))
+
+    sys.setprofile(note)
+    try:
+        outcome = made.run(tmp_path, [made.report([(1, 5)])], domain=domain)
+    finally:
+        sys.setprofile(before)
+    assert outcome.accepted == 1
+    assert 10 < len({path.relative_to(REPORTS) for path in passed if path.is_relative_to(REPORTS)}) <= 15

@@ -18,7 +18,7 @@ from kanon.http.answers import ErrorAnswer, Problem, error_answer
 from kanon.http.bodies import Bodies
 from kanon.noise.bound import Bound
 from kanon.noise.exact import exp_bounds, written_up
-from kanon.reports.errors import JobError, ReportRefusedError
+from kanon.reports.errors import NOT_WRITTEN, JobError, ReportRefusedError
 from kanon.reports.job import (
     Amount,
     JobRequest,
@@ -53,7 +53,6 @@ REASONS = frozenset(
 )
 UNIT = "one source, or one device in one window of 600 seconds"
 SUCCEEDED = "the summary is written"
-NOT_WRITTEN = "RESULT_WRITE_ERROR"
 ALL_ERRORS = "NUM_REPORTS_WITH_ERRORS"
 
 Deviation = Annotated[float, Field(description="Of the noise of one key")]

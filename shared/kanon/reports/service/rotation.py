@@ -28,7 +28,7 @@ from uuid import uuid4
 
 from kanon.dynamo.tables import table_ids
 from kanon.dynamo.transactions import all_or_none
-from kanon.reports.errors import JobError
+from kanon.reports.errors import REPLACED, JobError
 from kanon.reports.storage.budgets import Budgets
 from kanon.reports.storage.key_ring import Key, KeyPairs, KeyRing, RingStore, StoredRing
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from mypy_boto3_dynamodb import DynamoDBClient
 
 
-REPLACED = "PRIVACY_BUDGET_ERROR"
 REPLACED_MESSAGE = (
     "the budget table is not the one on which the keys were issued: issue new keys, see the operator's guide"
 )

@@ -8,6 +8,7 @@ import json
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from hashlib import sha256
 from io import BytesIO
 from itertools import chain
@@ -19,11 +20,11 @@ from numpy.typing import NDArray
 from kanon.errors import Error
 from kanon.noise.words import NoiseKey
 from kanon.reports.avro import part_names, write_summary
-from kanon.reports.errors import Counter, JobError, check_errors
+from kanon.reports.errors import NOT_WRITTEN, REPLACED, Counter, JobError
 from kanon.reports.histogram import Histogram, skip_lists
 from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, JobRequest
 from kanon.reports.noise import Noised, Randomness, reduce_partition
-from kanon.reports.service.rotation import REPLACED, SPENT_MESSAGE
+from kanon.reports.service.rotation import SPENT_MESSAGE
 from kanon.reports.service.shards import (
     NOTHING_SPENT,
     UNPUBLISHED,
@@ -52,7 +53,7 @@ from kanon.reports.storage.report_jobs import (
 )
 from kanon.reports.storage.work import Shard, sources_as_json, sources_of
 
-EXHAUSTED, LATE, NOT_WRITTEN = "PRIVACY_BUDGET_EXHAUSTED", "RETRIES_EXHAUSTED", "RESULT_WRITE_ERROR"
+EXHAUSTED, LATE = "PRIVACY_BUDGET_EXHAUSTED", "RETRIES_EXHAUSTED"
 CODES = {CommitOutcome.EXHAUSTED: EXHAUSTED, CommitOutcome.LATE: LATE, CommitOutcome.REPLACED: REPLACED}
 MESSAGES = {
     EXHAUSTED: (
@@ -78,6 +79,29 @@ def summary_of(noised: Noised) -> bytes:
 def no_digests(_: ReleasedKeys) -> tuple[bytes, ...]:
     """No value, so no list is read as it was."""
     return ()
+
+
+def check_errors(errors: Tally[Counter], reports: int, most: Fraction | None, option: str) -> None:
+    """Check the share of the reports that are in error.
+
+    Args:
+        errors: reports that are not accepted, by counter.
+        reports: all reports but those that are left out.
+        most: percent; None: all but one, because anybody can send reports in error.
+        option: what the user may raise.
+
+    Raises:
+        JobError: the share is larger than ``most``.
+    """
+    total = errors.total()
+    if (0 < total == reports) if most is None else (100 * total > most * reports):
+        share = "so none counts" if most is None else f"more than {float(most):g} percent"
+        counted = ", ".join(f"{counter} {count}" for counter, count in sorted(errors.items()))
+        raise JobError(
+            "REPORTS_WITH_ERRORS_EXCEEDED_THRESHOLD",
+            f"{total} of {reports} reports are in error ({counted}), {share}: fix the reports, or raise {option}",
+            errors,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

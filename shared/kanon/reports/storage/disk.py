@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from kanon.counted import Counted, counting
 from kanon.created import flush
 from kanon.disk import put_file, transaction
-from kanon.reports.errors import JobError
+from kanon.reports.errors import REPLACED, JobError
 from kanon.reports.job import Amount
 from kanon.reports.storage.budgets import Charge
 from kanon.reports.storage.key_ring import Key, StoredRing
@@ -379,7 +379,7 @@ def _unreadable(why: str) -> JobError:
     return JobError("INPUT_DATA_READ_FAILED", f"an object of the input {why}: create a new job")
 
 
-REPLACED, REPLACED_MESSAGE = "PRIVACY_BUDGET_ERROR", "the service went on in a new generation, which ends all jobs"
+REPLACED_MESSAGE = "the service went on in a new generation, which ends all jobs"
 
 
 def begin_again(file: ReportsFile, now: float) -> None:
