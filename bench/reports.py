@@ -40,8 +40,8 @@ from kanon.reports.noise import Randomness, reduce_partition
 from kanon.reports.payload import (
     PREFIX,
     Contribution,
+    EncryptionKey,
     PayloadLayout,
-    PublicKey,
     encode,
     private_document,
     public_keys,
@@ -100,7 +100,7 @@ class Made(NamedTuple):
     wire: tuple[bytes, bytes]
 
 
-def made(seed: int, count: int, keys: int, key: PublicKey) -> list[Made]:
+def made(seed: int, count: int, keys: int, key: EncryptionKey) -> list[Made]:
     """Reports of ten contributions to any of the keys, in twenty slots."""
     random, layout = Random(seed), PayloadLayout(SLOTS)
     reports = []
@@ -122,7 +122,7 @@ def bucket(number: int) -> int:
 
 def of_one_key(count: int) -> list[Made]:
     """The same reports on both sides."""
-    return made(1, count, 100_000, PublicKey(KEY_ID, PRIVATE.public_key()))
+    return made(1, count, 100_000, EncryptionKey(KEY_ID, PRIVATE.public_key()))
 
 
 def decryptions(count: int, cores: int = 1) -> AbstractContextManager[Callable[[], Turn]]:
@@ -217,7 +217,7 @@ def command(count: int) -> Iterator[Callable[[], Turn]]:
     with TemporaryDirectory() as folder:
         place = Path(folder)
         (place / "reports").mkdir()
-        key = PublicKey(KEY_ID, PRIVATE.public_key())
+        key = EncryptionKey(KEY_ID, PRIVATE.public_key())
         for number, part in enumerate(chunks(range(count), count // 4)):
             avro.write_reports(
                 place / "reports" / f"{number}.avro", [one.report for one in made(number, len(part), count, key)]

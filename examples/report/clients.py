@@ -15,7 +15,7 @@ from kanon.reports.clients.devices import (
     contribute,
 )
 from kanon.reports.clients.encrypt import ClientReport, Outgoing, encrypt, outgoing
-from kanon.reports.payload import PublicKey
+from kanon.reports.payload import EncryptionKey
 
 COLLECTOR, SHOP = "https://report.example", "https://shop.example"
 
@@ -42,7 +42,7 @@ def of_a_purchase() -> ClientReport | None:
     return report
 
 
-def send(report: ClientReport, keys: Sequence[PublicKey], now: int) -> list[Outgoing]:
+def send(report: ClientReport, keys: Sequence[EncryptionKey], now: int) -> list[Outgoing]:
     """Encrypt once, with public keys that have not expired; what is left is sent again later, the same bytes."""
     pending = [outgoing(report, encrypt(report, keys))]
     return Client(COLLECTOR).send_due(pending, now)

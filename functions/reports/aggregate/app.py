@@ -22,7 +22,7 @@ from kanon.reports.service.bodies import reader
 from kanon.reports.service.rotation import Epoch
 from kanon.reports.service.shards import Ring, count_outcome, list_gone
 from kanon.reports.service.stages import Stages, WaitError
-from kanon.reports.settings import AggregateSettings, Recorded
+from kanon.reports.settings import AggregateSettings, RecordedSettings
 from kanon.reports.storage.budgets import Budgets, Committing
 from kanon.reports.storage.key_ring import KeyRing
 from kanon.reports.storage.objects import Objects
@@ -53,7 +53,7 @@ def report_jobs() -> ReportJobs:
 def stages() -> Stages:
     """The use case with its noise key, built once per execution environment. A changed fingerprint is an error."""
     dynamodb, s3, jobs = dynamodb_client(), aws.s3(), report_jobs()
-    Recorded(dynamodb, SETTINGS.control_table).compare("aggregate", SETTINGS)
+    RecordedSettings(dynamodb, SETTINGS.control_table).compare("aggregate", SETTINGS)
     noise_key = fetch_noise_keys(aws.secrets_manager(), SETTINGS.report_noise_key_secret, [NOISE_KEY])[NOISE_KEY]
     budgets = Budgets(dynamodb, SETTINGS.budgets_table, Amount.of(SETTINGS.epsilon_cap, SETTINGS.delta_cap))
     epoch = Epoch(dynamodb, KeyRing(dynamodb, SETTINGS.control_table), budgets, SETTINGS.report_jobs_table)

@@ -15,7 +15,7 @@ from kanon.queues import read_message, send_all
 from kanon.reports.errors import STOPS
 from kanon.reports.service.bodies import reader
 from kanon.reports.service.shards import Shards, count_outcome
-from kanon.reports.settings import DecryptSettings, Recorded
+from kanon.reports.settings import DecryptSettings, RecordedSettings
 from kanon.reports.storage.key_ring import PrivateKeys
 from kanon.reports.storage.objects import Objects
 from kanon.reports.storage.report_jobs import MapMessage, ReportJobs
@@ -37,7 +37,7 @@ sqs_client = Once(aws.sqs)
 def shards() -> Shards:
     """The use case, built once per execution environment. A changed fingerprint is an error."""
     dynamodb, s3 = aws.dynamodb(), aws.s3()
-    Recorded(dynamodb, SETTINGS.control_table).compare("decrypt", SETTINGS)
+    RecordedSettings(dynamodb, SETTINGS.control_table).compare("decrypt", SETTINGS)
     return Shards(
         jobs=ReportJobs(dynamodb, SETTINGS.report_jobs_table),
         work=Objects(s3, SETTINGS.work_bucket),

@@ -14,8 +14,8 @@ from kanon.http.origin import edge_of
 from kanon.queues import send_all
 from kanon.reports.job import Amount
 from kanon.reports.service.answers import JOB_BODIES, jobs_form
-from kanon.reports.service.job_routes import NO_LISTS, JobRoutes, Lists
-from kanon.reports.settings import JobsSettings, Recorded
+from kanon.reports.service.job_routes import NO_LISTS, JobRoutes, KeyLists
+from kanon.reports.settings import JobsSettings, RecordedSettings
 from kanon.reports.storage.budgets import Budgets
 from kanon.reports.storage.objects import Objects
 from kanon.reports.storage.report_jobs import ReportJobs, StageMessage
@@ -39,7 +39,7 @@ s3_client = Once(aws.s3)
 def dynamodb_client() -> Any:
     """A client, made once per execution environment. A changed fingerprint is an error: no job is created."""
     client = aws.dynamodb()
-    Recorded(client, SETTINGS.control_table).compare("jobs", SETTINGS)
+    RecordedSettings(client, SETTINGS.control_table).compare("jobs", SETTINGS)
     return client
 
 
@@ -59,7 +59,7 @@ def bucket(name: str) -> Objects:
 
 
 @Once
-def lists() -> Lists:
+def lists() -> KeyLists:
     """The lists of the gate. A job's row names its list, and ``aggregate`` reads that one."""
     if not SETTINGS.listed_types:
         return NO_LISTS
@@ -68,7 +68,7 @@ def lists() -> Lists:
     from kanon.gate.types import read_types
 
     joins = join_bounds(read_types(SETTINGS.listed_types, SETTINGS.period))
-    return Lists(joins, ListTable(dynamodb_client(), SETTINGS.control_table).newest)
+    return KeyLists(joins, ListTable(dynamodb_client(), SETTINGS.control_table).newest)
 
 
 def wake(job: str) -> None:

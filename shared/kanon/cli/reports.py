@@ -209,12 +209,18 @@ def respond(
     Example: kanon reports respond events.csv --epsilon 2 --data 8
     """
     from kanon.reports.clients.events import information_gain
-    from kanon.reports.clients.simulation import ATTRIBUTION_COLUMNS, Reporting, document, read_events, responses
+    from kanon.reports.clients.simulation import (
+        ATTRIBUTION_COLUMNS,
+        ResponseParameters,
+        document,
+        read_events,
+        responses,
+    )
     from kanon.reports.job import decimal
 
     if not all(part.isascii() and part.isdecimal() and len(part) < 12 for part in ends.split(",")):
         raise typer.BadParameter("--ends must be whole seconds with commas, such as 172800,604800")
-    reporting = Reporting(decimal(epsilon, "--epsilon"), data, tuple(map(int, ends.split(","))), most)
+    reporting = ResponseParameters(decimal(epsilon, "--epsilon"), data, tuple(map(int, ends.split(","))), most)
     outputs = _outputs(context, force, {"--out": output})
     if output.is_file() and not force:
         raise typer.BadParameter(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kanon.demo.reported_log import ReportedLog
     from kanon.joinlog import LogReading
     from kanon.reports.avro import Report
-    from kanon.reports.payload import PublicKey
+    from kanon.reports.payload import EncryptionKey
 
 Log = Annotated[Path | None, typer.Option(exists=True, help="Join log with the columns time,set,client.")]
 Window = Annotated[
@@ -124,7 +124,7 @@ def log_of(path: Path | None, reading: "LogReading") -> "JoinLog":
     return read
 
 
-def encrypted(reported: "ReportedLog", origin: str, keys: "list[PublicKey]") -> "list[Report]":
+def encrypted(reported: "ReportedLog", origin: str, keys: "list[EncryptionKey]") -> "list[Report]":
     """The reports of a log. The progress is shown."""
     sealed = []
     with progress("reports encrypted", len(reported.log.joins)) as advance:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kanon.demo.reported_log import ReportedLog
     from kanon.operate.stacks import RunningStack
     from kanon.reports.avro import Report
-    from kanon.reports.payload import PublicKey
+    from kanon.reports.payload import EncryptionKey
 
 EPSILON = "4"
 DAYS = 60
@@ -221,7 +221,7 @@ def hours_of(reported: "ReportedLog") -> set[int]:
     return {(int(join.time) // 3600 // reported.window + 1) * reported.window for join in reported.log.joins}
 
 
-def public_keys(service: RunningService) -> list["PublicKey"]:
+def public_keys(service: RunningService) -> list["EncryptionKey"]:
     """The published keys; empty before the first."""
     from kanon.reports import payload
 

@@ -24,7 +24,7 @@ from kanon.reports.clients.devices import Windows, contributions
 from kanon.reports.clients.encrypt import encrypt
 from kanon.reports.job import Mode, PrivacyParameters
 from kanon.reports.noise import DiscreteLaplace
-from kanon.reports.payload import PublicKey
+from kanon.reports.payload import EncryptionKey
 from kanon.reports.shared_info import CONTRIBUTION_BOUND, Rules
 
 ORIGIN = "https://demo.test"
@@ -81,7 +81,7 @@ class ReportedLog:
         """The keys of a job, sorted; None in discovery."""
         return {"declared": self.declared, "kanon": self.released, "discover": None}[mode]
 
-    def encrypted(self, origin: str, keys: Sequence[PublicKey]) -> Iterator[avro.Report]:
+    def encrypted(self, origin: str, keys: Sequence[EncryptionKey]) -> Iterator[avro.Report]:
         """A report for every join."""
         client = Windows(origin, length=self.window * 3_600_000)
         for report in contributions(client, self._events()):
@@ -177,9 +177,9 @@ class Files:
     private: X25519PrivateKey  # of the reports
 
     @property
-    def keys(self) -> list[PublicKey]:
+    def keys(self) -> list[EncryptionKey]:
         """The public keys of the clients."""
-        return [PublicKey(KEY_ID, self.private.public_key())]
+        return [EncryptionKey(KEY_ID, self.private.public_key())]
 
     @property
     def reports(self) -> tuple[Path, ...]:

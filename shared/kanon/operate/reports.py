@@ -11,7 +11,7 @@ from kanon.findings import Finding, Section, Verdict, moment
 from kanon.operate.changes import changed_fingerprints
 from kanon.operate.findings import environment_finding, queue_finding, readable, schedule_finding
 from kanon.operate.running_reports import QUEUES, SCHEDULES, RunningReports
-from kanon.reports.settings import Recorded, fingerprints
+from kanon.reports.settings import RecordedSettings, fingerprints
 from kanon.reports.storage.key_ring import NEW_EVERY, PUBLISHED
 from kanon.reports.storage.report_jobs import STUCK, JobRow, State
 
@@ -36,7 +36,10 @@ def _environments(reports: RunningReports, _: float) -> Iterator[Finding]:
 
 def _fingerprints(reports: RunningReports, _: float) -> Iterator[Finding]:
     """Whether a deployment changed an immutable value: then these functions refuse to work."""
-    check, recorded = "report fingerprints", Recorded(reports.client("dynamodb"), reports.aggregate.control_table)
+    check, recorded = (
+        "report fingerprints",
+        RecordedSettings(reports.client("dynamodb"), reports.aggregate.control_table),
+    )
     changed: set[str] = set()
     started = []
     for function, settings in (("jobs", reports.jobs), ("decrypt", reports.decrypt), ("aggregate", reports.aggregate)):

@@ -45,7 +45,7 @@ from kanon.reports.service.shards import MOST_SHARDS, Inputs, JobPlan, Ring, Sha
 from kanon.reports.service.stages import Stages, summary_of
 from kanon.reports.shared_info import Rules, Unit, parse
 from kanon.reports.storage.budgets import Charge, CommitOutcome
-from kanon.reports.storage.objects import ObjectStore, Stored, TakenError
+from kanon.reports.storage.objects import NameTakenError, ObjectStore, Stored
 from kanon.reports.storage.report_jobs import BEFORE_COMMIT, JobRow, MapMessage, Message, StageMessage, State
 
 LOCAL = "local"
@@ -192,11 +192,11 @@ class MemoryObjects(ObjectStore):
         """Write an object, unless it exists with the same bytes.
 
         Raises:
-            TakenError: an object of this name has other bytes.
+            NameTakenError: an object of this name has other bytes.
         """
         if key in self._places:
             if self.read(key) != body:
-                raise TakenError("an object with other content has this name: choose another name")
+                raise NameTakenError("an object with other content has this name: choose another name")
             return
         self._places[key] = self._file.seek(0, 2), len(body)
         self._file.write(body)

@@ -42,7 +42,7 @@ DEBUG_SUMMARY = _record("DebugAggregatedFact", bucket="bytes", unnoised_metric="
 
 MOST_KEYS = 10**8
 """Of one file. A worker of the service holds fewer."""
-Place = Path | IO[bytes]
+PathOrFile = Path | IO[bytes]
 """A path, or an open file."""
 _ROWS = 4096
 _BLOCK = 1 << 18
@@ -98,12 +98,12 @@ class DebugFact(NamedTuple):
     annotations: tuple[str, ...]
 
 
-def write_reports(at: Place, reports: Iterable[Report]) -> None:
+def write_reports(at: PathOrFile, reports: Iterable[Report]) -> None:
     """Write a file of reports."""
     _write(at, REPORTS, (report._asdict() for report in reports))
 
 
-def read_reports(at: Place) -> Iterator[Report]:
+def read_reports(at: PathOrFile) -> Iterator[Report]:
     """Read a file of reports, in order.
 
     Raises:
@@ -112,12 +112,12 @@ def read_reports(at: Place) -> Iterator[Report]:
     return map(Report._make, map(itemgetter(*Report._fields), _rows(at, REPORTS, LEAST_REPORT)))
 
 
-def write_domain(at: Place, keys: "NDArray[np.bytes_]") -> None:
+def write_domain(at: PathOrFile, keys: "NDArray[np.bytes_]") -> None:
     """Write a key domain; ``keys`` has 16 bytes an item."""
     _write(at, DOMAIN, ({"bucket": key} for key in listed(keys)))
 
 
-def read_domain(at: Place, most: int = MOST_KEYS) -> "NDArray[np.bytes_]":
+def read_domain(at: PathOrFile, most: int = MOST_KEYS) -> "NDArray[np.bytes_]":
     """Read a key domain as it stands: unsorted, keys of 16 bytes, duplicates kept.
 
     Raises:
@@ -137,7 +137,7 @@ def read_domain(at: Place, most: int = MOST_KEYS) -> "NDArray[np.bytes_]":
     return np.frombuffer(keys, "S16")
 
 
-def write_summary(at: Place, keys: "NDArray[np.bytes_]", metrics: "NDArray[np.int64]") -> None:
+def write_summary(at: PathOrFile, keys: "NDArray[np.bytes_]", metrics: "NDArray[np.int64]") -> None:
     """Write a summary in the given order."""
     _write(at, SUMMARY, _facts(keys, metrics))
 
@@ -151,7 +151,7 @@ def _facts(keys: "NDArray[np.bytes_]", metrics: "NDArray[np.int64]") -> Iterator
             yield row
 
 
-def read_summary(at: Place) -> list[Fact]:
+def read_summary(at: PathOrFile) -> list[Fact]:
     """Read a summary, in order; short buckets are padded to 16 bytes.
 
     Raises:
@@ -160,12 +160,12 @@ def read_summary(at: Place) -> list[Fact]:
     return [Fact(row["bucket"].rjust(16, b"\0"), row["metric"]) for row in _rows(at, SUMMARY)]
 
 
-def write_debug_summary(at: Place, facts: Iterable[DebugFact]) -> None:
+def write_debug_summary(at: PathOrFile, facts: Iterable[DebugFact]) -> None:
     """Write a debug summary: exact sums and noise."""
     _write(at, DEBUG_SUMMARY, (fact._asdict() | {"annotations": list(fact.annotations)} for fact in facts))
 
 
-def read_debug_summary(at: Place) -> list[DebugFact]:
+def read_debug_summary(at: PathOrFile) -> list[DebugFact]:
     """Read a debug summary, in order.
 
     Raises:
@@ -177,7 +177,7 @@ def read_debug_summary(at: Place) -> list[DebugFact]:
     ]
 
 
-def kind_of(at: Place) -> str:
+def kind_of(at: PathOrFile) -> str:
     """The record type of a file, such as ``AggregatableReport``.
 
     Raises:
@@ -210,12 +210,12 @@ def listed(keys: "NDArray[np.bytes_]") -> list[bytes]:
     return cast("list[bytes]", np.ascontiguousarray(keys).view("V16").tolist())
 
 
-def _write(at: Place, schema: Schema, rows: Iterable[dict[str, Any]]) -> None:
+def _write(at: PathOrFile, schema: Schema, rows: Iterable[dict[str, Any]]) -> None:
     with _opened(at, "wb") as file:
         fastavro.writer(file, schema, rows, codec="null", sync_interval=_BLOCK, sync_marker=_SYNC)
 
 
-def _rows(at: Place, schema: Schema, least: int = 0) -> Iterator[dict[str, Any]]:
+def _rows(at: PathOrFile, schema: Schema, least: int = 0) -> Iterator[dict[str, Any]]:
     """The rows of a file with this schema, which have at least ``least`` bytes on average, but for a few rows."""
     fields = _fields(schema)
     try:
@@ -277,10 +277,10 @@ def _decompressed(file: IO[bytes]) -> BytesIO:
 fastavro.read.BLOCK_READERS["deflate"] = _decompressed
 
 
-def _unreadable(at: Place, why: str) -> JobError:
+def _unreadable(at: PathOrFile, why: str) -> JobError:
     name = at if isinstance(at, Path) else "an input file"
     return JobError("INPUT_DATA_READ_FAILED", f"{name} cannot be used: {why}")
 
 
-def _opened(at: Place, mode: str) -> AbstractContextManager[IO[bytes]]:
+def _opened(at: PathOrFile, mode: str) -> AbstractContextManager[IO[bytes]]:
     return cast("IO[bytes]", at.open(mode)) if isinstance(at, Path) else nullcontext(at)

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 
-Rule = Literal["sharp", "paper"]
-Interval = tuple[Fraction, Fraction]
-Powers = Callable[[int, int], Interval]
+ThresholdRule = Literal["sharp", "paper"]
+_Bounds = tuple[Fraction, Fraction]
+Powers = Callable[[int, int], _Bounds]
 """``powers(n, bits)``: bounds of ``q**-n``, about ``2**-bits`` apart."""
 
 
@@ -45,7 +45,7 @@ def powers_of(a: Fraction) -> Powers:
 def sharp(powers: Powers, delta: Fraction, bound: int) -> int:
     """The least ``tau >= bound`` with ``g(bound) <= delta``."""
 
-    def margin(tau: int, bits: int) -> Interval:
+    def margin(tau: int, bits: int) -> _Bounds:
         # g(bound) <= delta, with the fraction cleared: delta (q^-(tau+1) + q^-tau) >= q^-bound - 1 + 2 delta.
         above, at, full = (powers(n, bits) for n in (tau + 1, tau, bound))
         return (
@@ -59,14 +59,14 @@ def sharp(powers: Powers, delta: Fraction, bound: int) -> int:
 def paper(powers: Powers, delta: Fraction, bound: int, sparsity: int) -> int:
     """The least integer ``tau >= bound (1 + ln(sparsity / delta) / epsilon)``."""
 
-    def margin(tau: int, bits: int) -> Interval:
+    def margin(tau: int, bits: int) -> _Bounds:
         low, high = powers(tau - bound, bits)
         return low - sparsity / delta, high - sparsity / delta
 
     return _least(margin, bound)
 
 
-def threshold(epsilon: Fraction, delta: Fraction, bound: int, rule: Rule = "sharp", sparsity: int = 1) -> int:
+def threshold(epsilon: Fraction, delta: Fraction, bound: int, rule: ThresholdRule = "sharp", sparsity: int = 1) -> int:
     """Tau for the budget ``(epsilon, delta)`` of a unit whose values sum to at most ``bound``.
 
     Raises:
@@ -78,7 +78,7 @@ def threshold(epsilon: Fraction, delta: Fraction, bound: int, rule: Rule = "shar
     return sharp(powers, delta, bound) if rule == "sharp" else paper(powers, delta, bound, sparsity)
 
 
-def _least(margin: Callable[[int, int], Interval], start: int) -> int:
+def _least(margin: Callable[[int, int], _Bounds], start: int) -> int:
     """The least ``tau >= start`` whose margin is not negative; margins grow with tau."""
     if _reaches(margin, start):
         return start
@@ -92,7 +92,7 @@ def _least(margin: Callable[[int, int], Interval], start: int) -> int:
     return above
 
 
-def _reaches(margin: Callable[[int, int], Interval], tau: int, bits: int = 256) -> bool:
+def _reaches(margin: Callable[[int, int], _Bounds], tau: int, bits: int = 256) -> bool:
     """Whether the margin is at least 0. The loop ends: by Lindemann's theorem the margin is never exactly 0."""
     low, high = margin(tau, bits)
     if low >= 0 or high < 0:
@@ -140,7 +140,7 @@ class PrivacyParameters:
     epsilon: Fraction
     delta: Fraction = Fraction(0)
     contribution_bound: int = CONTRIBUTION_BOUND
-    rule: Rule = "sharp"
+    rule: ThresholdRule = "sharp"
     sparsity: int = 1
 
     def __post_init__(self) -> None:

@@ -33,7 +33,7 @@ _PIECE = 1 << 18
 
 
 @dataclass(frozen=True)
-class Tape:
+class PartitionTape:
     """The randomness of one partition of a job: all its words derive from a seed of 32 bytes."""
 
     seed: bytes
@@ -80,7 +80,7 @@ class Randomness:
     def __repr__(self) -> str:
         return f"Randomness(key={self.key!r})"
 
-    def tape(self, partition: int, content_digest: bytes) -> Tape:
+    def tape(self, partition: int, content_digest: bytes) -> PartitionTape:
         """The tape of one partition; ``content_digest`` is the digest of the exact sums."""
         name = length_prefixed(
             b"kanon/reports/noise/1",
@@ -94,7 +94,7 @@ class Randomness:
             _number(partition),
             content_digest,
         )
-        return Tape(hashlib.shake_256(name).digest(32))
+        return PartitionTape(hashlib.shake_256(name).digest(32))
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class DiscreteLaplace:
         """K, the binary digits of each of the two geometric numbers."""
         return len(self.thresholds)
 
-    def draw(self, tape: Tape, count: int) -> NDArray[np.int64]:
+    def draw(self, tape: PartitionTape, count: int) -> NDArray[np.int64]:
         """Noise for ``count`` keys, in the order of the keys."""
         noise = np.empty(count, np.int64)
         for start, words in _pieces(tape, count, 2 * self.digits):
@@ -137,7 +137,7 @@ class DiscreteLaplace:
                 noise[key] = self._redrawn(tape, key)
         return noise
 
-    def _redrawn(self, tape: Tape, key: int) -> int:
+    def _redrawn(self, tape: PartitionTape, key: int) -> int:
         attempt = 0
         while True:
             attempt += 1
@@ -146,7 +146,9 @@ class DiscreteLaplace:
             if self.most is None or abs(number) <= self.most:
                 return number
 
-    def _numbers(self, tape: Tape, start: int, words: NDArray[np.uint64], attempt: int = 0) -> NDArray[np.int64]:
+    def _numbers(
+        self, tape: PartitionTape, start: int, words: NDArray[np.uint64], attempt: int = 0
+    ) -> NDArray[np.int64]:
         """One draw for each row of 2K words; row r belongs to key ``start + r``."""
         tops = self._tops[: len(words)]
         ones = words < tops
@@ -168,7 +170,7 @@ def _keys_of_a_piece(width: int) -> int:
     return max(1, _PIECE // (WORD_BYTES * width))
 
 
-def _pieces(tape: Tape, count: int, width: int) -> Iterator[tuple[int, NDArray[np.uint64]]]:
+def _pieces(tape: PartitionTape, count: int, width: int) -> Iterator[tuple[int, NDArray[np.uint64]]]:
     """The tape of ``count`` keys in pieces: index of the first key, words of shape (keys, width).
 
     Each piece overwrites the last one: allocating memory for each would take longer than the cipher.

@@ -372,7 +372,7 @@ class KeyDocumentError(Error, ValueError):
 
 
 @dataclass(frozen=True)
-class PublicKey:
+class EncryptionKey:
     """A key that clients encrypt to, and its id (a UUID)."""
 
     id: str
@@ -391,7 +391,7 @@ def private_document(keys: Mapping[str, X25519PrivateKey]) -> str:
     return _document({key_id: key.private_bytes_raw() for key_id, key in keys.items()})
 
 
-def public_keys(document: str) -> list[PublicKey]:
+def public_keys(document: str) -> list[EncryptionKey]:
     """Read published keys, in their order.
 
     Raises:
@@ -400,7 +400,7 @@ def public_keys(document: str) -> list[PublicKey]:
     keys = _keys(document)
     if len(keys) > MOST_PUBLIC_KEYS:
         raise KeyDocumentError(f"a document must have at most {MOST_PUBLIC_KEYS} public keys, not {len(keys)}")
-    return [PublicKey(key_id, X25519PublicKey.from_public_bytes(raw)) for key_id, raw in keys.items()]
+    return [EncryptionKey(key_id, X25519PublicKey.from_public_bytes(raw)) for key_id, raw in keys.items()]
 
 
 def private_keys(document: str) -> dict[str, X25519PrivateKey]:

@@ -32,7 +32,7 @@ def _exact(value: Any) -> Any:
     return decimal(value, "a cap") if isinstance(value, str) else value
 
 
-Listed = BeforeValidator(_listed)
+CommaSeparated = BeforeValidator(_listed)
 Exact = BeforeValidator(_exact)
 
 
@@ -62,7 +62,7 @@ class Buckets(Settings):
 
     reports_bucket: BucketName
     summaries_bucket: BucketName
-    report_buckets: Annotated[tuple[BucketName, ...], Listed]
+    report_buckets: Annotated[tuple[BucketName, ...], CommaSeparated]
 
     @property
     def buckets(self) -> frozenset[str]:
@@ -81,7 +81,7 @@ class CollectSettings(Deployment, Edge):
     """The environment of ``collect``."""
 
     arrivals_url: Name
-    allowed_origins: Annotated[tuple[str, ...], Listed]
+    allowed_origins: Annotated[tuple[str, ...], CommaSeparated]
 
     @field_validator("allowed_origins")
     @classmethod
@@ -142,7 +142,7 @@ RULE = "sharp"
 """The rule of every deployed stack; the local tool offers the paper's rule, too."""
 
 
-class Recorded(Fingerprints):
+class RecordedSettings(Fingerprints):
     """The recorded values of the functions of reports."""
 
     changed = (

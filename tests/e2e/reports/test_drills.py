@@ -18,7 +18,7 @@ from kanon.local import Stack
 from kanon.reports.avro import Report as Encrypted
 from kanon.reports.avro import read_summary, write_domain
 from kanon.reports.clients.encrypt import SECOND, ClientReport, contribution, encrypt
-from kanon.reports.payload import PublicKey, public_keys
+from kanon.reports.payload import EncryptionKey, public_keys
 from kanon.reports.storage.key_ring import OPENS
 from tests.e2e.gate.backups import RUNBOOK
 from tests.integration.gate.doctor_view import doctor, operate, wrong
@@ -49,10 +49,10 @@ class Service:
         self.stack.advance(300)
 
     @property
-    def keys(self) -> list[PublicKey]:
+    def keys(self) -> list[EncryptionKey]:
         return public_keys(self.stack.request("GET", PUBLIC).body.decode())
 
-    def encrypted(self, keys: list[PublicKey] | None = None, destination: str = "https://shop.test") -> Encrypted:
+    def encrypted(self, keys: list[EncryptionKey] | None = None, destination: str = "https://shop.test") -> Encrypted:
         report = ClientReport(
             (contribution(1, 65_536),), int(self.stack.clock.now()) * SECOND, ORIGIN, "attribution-reporting",
             destination,

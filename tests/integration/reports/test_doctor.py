@@ -13,7 +13,7 @@ from kanon.operate import reports as module
 from kanon.operate.doctor import unusable
 from kanon.operate.reports import examine_reports
 from kanon.operate.running_reports import QUEUES, SCHEDULES, ReportSettingsError, RunningReports
-from kanon.reports.settings import Recorded
+from kanon.reports.settings import RecordedSettings
 from kanon.reports.storage.budgets import CommitOutcome, charges
 from kanon.reports.storage.key_ring import NEW_EVERY, OPENS, PUBLISHED, Key, KeyRing, StoredRing
 from kanon.reports.storage.report_jobs import State
@@ -272,7 +272,7 @@ def test_functions_of_an_older_version_are_reported_with_what_to_do(deployed: De
 
 def test_a_changed_cap_is_reported(deployed: Deployed) -> None:
     for function, settings in (("jobs", deployed.reports.jobs), ("aggregate", deployed.reports.aggregate)):
-        Recorded(deployed.tables.client, settings.control_table).compare(function, settings)
+        RecordedSettings(deployed.tables.client, settings.control_table).compare(function, settings)
     assert deployed.findings()["report fingerprints"].seen == "unchanged since they first started: jobs, aggregate"
     lower = {name: getattr(deployed.reports, name).model_copy(update={"epsilon_cap": Fraction(10)}) for name in WORKERS}
     deployed.reports = replace(deployed.reports, **lower)

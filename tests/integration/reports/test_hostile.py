@@ -24,8 +24,8 @@ from kanon.reports.payload import (
     MOST_SLOTS,
     MOST_UNUSUAL,
     Contribution,
+    EncryptionKey,
     PayloadLayout,
-    PublicKey,
     encode,
     public_keys,
     seal,
@@ -49,7 +49,7 @@ def stack() -> Iterator[Stack]:
         yield stack
 
 
-def key_of(stack: Stack) -> PublicKey:
+def key_of(stack: Stack) -> EncryptionKey:
     return public_keys(stack.request("GET", PUBLIC_KEYS).body.decode())[0]
 
 

@@ -19,7 +19,7 @@ from kanon.local import Stack
 from kanon.noise.bound import Bound
 from kanon.reports.avro import write_reports
 from kanon.reports.job import MOST_KEYS
-from kanon.reports.service.job_routes import Lists
+from kanon.reports.service.job_routes import KeyLists
 from kanon.reports.service.stages import Stages
 from kanon.reports.storage.report_jobs import ReleasedKeys, StageMessage, State
 from kanon.serving.lists import Lister
@@ -331,7 +331,7 @@ def test_one_log_gives_the_same_plan_and_the_same_bytes_on_aws_and_on_one_machin
     published = Publishing(stack.session, storage.tables["Control"], storage.buckets["ListBucket"])
     types = read_types(json.dumps(OF_THE_STACK), int(stack.template.parameters["Period"]))
     on_aws = fresh(engine, published)
-    pinned = Lists(join_bounds(types), published.table.newest).pinned("job", "terms")
+    pinned = KeyLists(join_bounds(types), published.table.newest).pinned("job", "terms")
     on_one_machine = fresh(engine, None)
     lists = Lister(directory.directory).file
     kept = published_lists(directory.directory.types, lists, on_one_machine.bucket(WORK)).pinned("job", "terms")

@@ -14,7 +14,7 @@ from kanon.reports.service.rotation import JOBS_REPLACED_MESSAGE, SPENT_MESSAGE
 from kanon.reports.service.shards import read_plan
 from kanon.reports.storage.objects import bucket_of, name_of
 from kanon.reports.storage.report_jobs import MapMessage, StageMessage, State
-from kanon.reports.storage.work import Work
+from kanon.reports.storage.work import WorkFolder
 from tests.integration.reports.aggregation import INPUT, OUTPUT, WORK, Aggregation, discover
 from tests.integration.reports.tables import CAP
 from tests.unit.reports import made
@@ -95,7 +95,7 @@ def test_a_plan_skips_what_its_job_does_not_ask_for(service: Aggregation) -> Non
     for job, changes in {"all": {}, "hours": moment}.items():
         service.create(job, input_data_blob_prefix="reports/", output_data_blob_prefix=f"out/{job}", **changes)
         service.run_one(service.queue.pop())
-        plan = read_plan(Work(service.bucket(WORK), job), service.row(job).values["plan"])
+        plan = read_plan(WorkFolder(service.bucket(WORK), job), service.row(job).values["plan"])
         wanted = names[made.ORIGIN][: 2 if job == "all" else 1]
         assert {one.key for shard in plan.shards for one in shard} == {*wanted, earlier}
     service.run()
@@ -138,7 +138,7 @@ def test_a_job_of_too_many_shards_spends_nothing_and_may_be_split_by_hours(
 
 def sums_of(service: Aggregation, job: str) -> tuple[dict[int, int], Any]:
     """The exact sums and the counts of a job's only shard."""
-    mapped = Work(service.bucket(WORK), job).mapped(service.tables.jobs.recorded(job, "map")[0])
+    mapped = WorkFolder(service.bucket(WORK), job).mapped(service.tables.jobs.recorded(job, "map")[0])
     (sums,) = mapped.partitions
     counts = mapped.reports, mapped.duplicates, mapped.errors, len(mapped.report_ids), mapped.sources
     return made.by_bucket((sums.keys, sums.sums)), counts
@@ -296,7 +296,7 @@ def test_a_late_shard_of_a_job_that_has_ended_leaves_nothing(
     service.put_reports("in/a.avro", reports(11))
     service.run()
     assert service.code("job") == "INPUT_DATA_READ_FAILED"
-    service.bucket(WORK).put_new(f"{Work(service.bucket(WORK), 'job').folder}sums/late", b"written after the end")
+    service.bucket(WORK).put_new(f"{WorkFolder(service.bucket(WORK), 'job').folder}sums/late", b"written after the end")
     for message in (first, second):
         service.run_one(message)
     service.run()

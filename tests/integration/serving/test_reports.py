@@ -23,7 +23,7 @@ from kanon.reports.job import Amount
 from kanon.reports.service.one_machine import FileSpending, ReportsWorker
 from kanon.reports.storage.budgets import Charge, CommitOutcome
 from kanon.reports.storage.disk import NAME, FileBudgets, FolderObjects, KeyFiles, ReportsFile, begin_again
-from kanon.reports.storage.objects import TakenError
+from kanon.reports.storage.objects import NameTakenError
 from kanon.reports.storage.report_jobs import SECONDS_TO_COMMIT, State
 from kanon.serving import backup as backing
 from kanon.serving.access import Access, Auth
@@ -537,7 +537,7 @@ class TestFolderObjects:
         place = FolderObjects(tmp_path / "b")
         place.put_new("a/b/c.avro", b"one")
         place.put_new("a/b/c.avro", b"one")
-        with pytest.raises(TakenError):
+        with pytest.raises(NameTakenError):
             place.put_new("a/b/c.avro", b"two")
         assert place.read("a/b/c.avro") == b"one"
         assert [one.key for one in place.listed("a/b/c", 9)] == ["a/b/c.avro"]
@@ -549,7 +549,7 @@ class TestFolderObjects:
     def test_a_name_that_no_file_may_have_is_refused(self, tmp_path: Path, name: str) -> None:
         place = FolderObjects(tmp_path / "b")
         place.put_new("a/b/c.avro", b"one")
-        with pytest.raises(TakenError):
+        with pytest.raises(NameTakenError):
             place.put_new(name, b"two")
         with pytest.raises(JobError, match="does not exist"):
             place.read(name)

@@ -8,7 +8,7 @@ import pytest
 
 from kanon.noise.exact import exp_bounds
 from kanon.reports.job import DELTA_CAP, PrivacyParameters
-from kanon.reports.noise import PRECISION, TIE_BITS, DiscreteLaplace, Tape
+from kanon.reports.noise import PRECISION, TIE_BITS, DiscreteLaplace, PartitionTape
 
 EPSILONS = [Fraction(64), Fraction(10), Fraction(1), Fraction(1, 1000)]
 
@@ -87,7 +87,7 @@ def test_every_pattern_of_digits_gives_its_number():
     law = with_thresholds((1 << TIE_BITS,) * 3)  # a digit is 1 if and only if its word is 0
     patterns = list(product((0, 1), repeat=6))
     words = np.array([[0 if digit else 7 for digit in pattern] for pattern in patterns], np.uint64)
-    numbers = law._numbers(Tape(bytes(32)), 0, words)
+    numbers = law._numbers(PartitionTape(bytes(32)), 0, words)
     for (a, b, c, d, e, f), number in zip(patterns, numbers.tolist(), strict=True):
         assert number == (a + 2 * b + 4 * c) - (d + 2 * e + 4 * f)
 
@@ -102,15 +102,15 @@ def test_a_tie_is_decided_by_192_more_bits_of_the_same_word(monkeypatch):
         asked.append((key, attempt, word))
         return rest - 1 if word == 1 else rest
 
-    monkeypatch.setattr(Tape, "tie", tie)
-    assert law._numbers(Tape(bytes(32)), 9, words, attempt=2).tolist() == [1 + 2]
+    monkeypatch.setattr(PartitionTape, "tie", tie)
+    assert law._numbers(PartitionTape(bytes(32)), 9, words, attempt=2).tolist() == [1 + 2]
     assert asked == [(9, 2, 1), (9, 2, 3)]
 
 
 def test_conditioning_keeps_the_ratios_of_the_remaining_outcomes():
     """Draw again until it fits: every outcome within the limit keeps its share; clamping would add to the ends."""
     law = with_thresholds((1 << TIE_BITS + 62, 1 << TIE_BITS + 61), most=1)  # digits of 1/4 and 1/8
-    tape = Tape(bytes(range(32)))
+    tape = PartitionTape(bytes(range(32)))
     free, bound = with_thresholds(law.thresholds).draw(tape, 4096), law.draw(tape, 4096)
     within = abs(free) <= 1
     assert (bound[within] == free[within]).all()

@@ -4,7 +4,7 @@ import pytest
 
 from kanon.reports import aggregate
 from kanon.reports.aggregate import MemoryJob, MemoryObjects
-from kanon.reports.storage.objects import TakenError
+from kanon.reports.storage.objects import NameTakenError
 from kanon.reports.storage.report_jobs import JobRow, State
 
 ROW = JobRow("job", State.MAPPING, {}, 0, 0, bytes(32), {"plan": "p"})
@@ -16,7 +16,7 @@ def test_an_object_is_never_overwritten(monkeypatch, most):
     with MemoryObjects() as place:
         for key, body in (("a/1", b"one"), ("b/1", b""), ("a/2", b"other"), ("a/1", b"one")):
             place.put_new(key, body)
-        with pytest.raises(TakenError):
+        with pytest.raises(NameTakenError):
             place.put_new("a/1", b"two")
         assert [(one.key, one.size) for one in place.listed("a/", 9)] == [("a/1", 3), ("a/2", 5)]
         assert [place.read(key) for key in ("a/2", "a/1", "b/1")] == [b"other", b"one", b""]

@@ -7,7 +7,7 @@ import pytest
 from kanon.noise.words import NoiseKey
 from kanon.reports.histogram import Histogram
 from kanon.reports.job import PrivacyParameters
-from kanon.reports.noise import DiscreteLaplace, Randomness, Tape, reduce_partition
+from kanon.reports.noise import DiscreteLaplace, PartitionTape, Randomness, reduce_partition
 from tests.unit.reports.made import keys16
 from tests.unit.reports.sampler import drawn
 
@@ -22,7 +22,7 @@ LAW = DiscreteLaplace(Fraction(10, 65_536))
 ])  # fmt: skip
 def test_the_noise_equals_the_noise_of_the_plain_sampler(a, most):
     seed = bytes(reversed(range(32)))
-    assert DiscreteLaplace(a, most).draw(Tape(seed), 1200).tolist() == drawn(a, most, seed, 1200)
+    assert DiscreteLaplace(a, most).draw(PartitionTape(seed), 1200).tolist() == drawn(a, most, seed, 1200)
 
 
 @pytest.mark.parametrize("parameters", [
@@ -39,7 +39,7 @@ def test_a_job_draws_noise_of_the_rate_that_its_parameters_promise(parameters):
 
 
 def test_the_noise_of_a_key_does_not_depend_on_later_keys():
-    tape = Tape(bytes(32))
+    tape = PartitionTape(bytes(32))
     assert (LAW.draw(tape, 5000)[:1700] == LAW.draw(tape, 1700)).all()
     assert len(LAW.draw(tape, 0)) == 0
 
@@ -68,19 +68,19 @@ def test_secret_and_digest_have_32_bytes(change):
 @pytest.mark.parametrize("a", [Fraction(0), Fraction(-1), Fraction(201)])
 def test_a_rate_out_of_range_is_refused(a):
     with pytest.raises(ValueError, match="rate"):
-        DiscreteLaplace(a).draw(Tape(bytes(32)), 1)
+        DiscreteLaplace(a).draw(PartitionTape(bytes(32)), 1)
 
 
 def test_the_noise_has_the_stated_spread():
     """Fixed seed. By the central limit theorem both hold for a random seed but for once in 10,000."""
-    noise = LAW.draw(Tape(bytes(range(32))), 200_000)
+    noise = LAW.draw(PartitionTape(bytes(range(32))), 200_000)
     deviation = 2**0.5 * 65_536 / 10
     assert abs(noise.mean()) < 4 * deviation / 200_000**0.5
     assert abs(noise.std() / deviation - 1) < 4 * (5 / 4 / 200_000) ** 0.5
 
 
 def test_conditioned_noise_stays_within_its_limit_without_a_peak_there():
-    noise = DiscreteLaplace(Fraction(1, 10), most=12).draw(Tape(bytes(32)), 20_000)
+    noise = DiscreteLaplace(Fraction(1, 10), most=12).draw(PartitionTape(bytes(32)), 20_000)
     assert np.abs(noise).max() == 12
     ends = (np.abs(noise) == 12).mean()
     inner = (np.abs(noise) == 11).mean()

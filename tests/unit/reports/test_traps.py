@@ -45,7 +45,7 @@ from kanon.reports import noise as noise_module
 from kanon.reports.errors import JobError, ReportRefusedError
 from kanon.reports.histogram import Histogram
 from kanon.reports.mapping import Selection, map_reports
-from kanon.reports.noise import DiscreteLaplace, Noised, Randomness, Tape
+from kanon.reports.noise import DiscreteLaplace, Noised, PartitionTape, Randomness
 from kanon.reports.payload import DecryptionError, open_sealed
 from kanon.reports.service import shards, stages
 from tests.unit.reports import made
@@ -127,7 +127,7 @@ def plant_threshold_one_too_small(patch):
 
 
 def draws_again_beyond_the_threshold(folder):
-    law, tape = DiscreteLaplace(Fraction(1, 5), most=6), Tape(bytes(range(32)))
+    law, tape = DiscreteLaplace(Fraction(1, 5), most=6), PartitionTape(bytes(range(32)))
     assert law.draw(tape, 300).tolist() == drawn(law.a, law.most, tape.seed, 300)
 
 

@@ -25,8 +25,8 @@ from kanon.reports.shared_info import CONTRIBUTION_BOUND
 # ---------------------------------------------------------------------------------------------------- windows
 WINDOW = 600 * SECOND
 
-Memory = TypeVar("Memory")
-Program = Callable[[Memory], tuple[Memory, int, int]]
+ProgramMemory = TypeVar("ProgramMemory")
+Program = Callable[[ProgramMemory], tuple[ProgramMemory, int, int]]
 """The paper's π: from the memory of a device to its new memory, a key and a value. It has no other effect."""
 
 
@@ -62,21 +62,21 @@ class Windows:
 
 
 @dataclass(frozen=True)
-class Device(Generic[Memory]):
+class Device(Generic[ProgramMemory]):
     """The state of a device: the program's memory, and the budget used in its latest window.
 
     The budget starts again with each window; the memory does not.
     """
 
-    memory: Memory
+    memory: ProgramMemory
     window: int | None = None
     used: int = 0
     reports: int = 0
 
 
 def contribute(
-    windows: Windows, device: Device[Memory], time: int, program: Program[Memory]
-) -> tuple[Device[Memory], ClientReport]:
+    windows: Windows, device: Device[ProgramMemory], time: int, program: Program[ProgramMemory]
+) -> tuple[Device[ProgramMemory], ClientReport]:
     """Run the program once and report what it contributes, or nothing if that exceeds the budget.
 
     The report is scheduled for the end of its window, so its time shows only the window.

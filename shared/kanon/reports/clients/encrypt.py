@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from uuid import UUID, uuid4
 
 from kanon.reports import avro
-from kanon.reports.payload import Contribution, PayloadLayout, PublicKey, encode, public_keys, seal
+from kanon.reports.payload import Contribution, EncryptionKey, PayloadLayout, encode, public_keys, seal
 from kanon.reports.shared_info import SharedInfo
 
 SECOND = 1000
@@ -71,12 +71,12 @@ class ClientReport:
 MAX_KEY_AGE = 86_400 * SECOND
 """The longest time for which fetched public keys are used, in milliseconds. It limits the server's ``max-age``."""
 
-Choose = Callable[[Sequence[PublicKey]], PublicKey]
+Choose = Callable[[Sequence[EncryptionKey]], EncryptionKey]
 
 
 def encrypt(
     report: ClientReport,
-    keys: Sequence[PublicKey],
+    keys: Sequence[EncryptionKey],
     layout: PayloadLayout = LAYOUT,
     choose: Choose = secrets.choice,
     new_id: Callable[[], UUID] = uuid4,
@@ -109,7 +109,7 @@ def encrypt(
 class CachedKeys:
     """Public keys as fetched, usable up to ``until`` (milliseconds)."""
 
-    keys: tuple[PublicKey, ...]
+    keys: tuple[EncryptionKey, ...]
     until: int
 
 

@@ -214,7 +214,7 @@ def _trigger(event: Event, reporting_origin: str) -> Trigger:
 
 # ------------------------------------------------------------------------------------------- randomised responses
 @dataclass(frozen=True)
-class Reporting:
+class ResponseParameters:
     """What every source of a file may report, and how it is protected.
 
     Attributes:
@@ -255,7 +255,7 @@ class Reporting:
 
 
 def responses(
-    events: Iterable[Event], reporting: Reporting, random_bits: RandomBits = secrets.randbits
+    events: Iterable[Event], reporting: ResponseParameters, random_bits: RandomBits = secrets.randbits
 ) -> list[Output]:
     """The randomised response of every source, in the order of the sources (Privacy Sandbox paper, Algorithm 4).
 
@@ -302,7 +302,7 @@ class ResponseFile(BaseModel):
     written_by: str = ""
 
 
-def document(reporting: Reporting, told: Sequence[Output]) -> bytes:
+def document(reporting: ResponseParameters, told: Sequence[Output]) -> bytes:
     """The JSON of responses, one line for each source."""
     parameters = {
         "epsilon": written(reporting.epsilon),
@@ -315,7 +315,7 @@ def document(reporting: Reporting, told: Sequence[Output]) -> bytes:
     return f'{{\n{head}  "responses": [\n{lines}\n]}}\n'.encode()
 
 
-def read_responses(text: str) -> tuple[Reporting, list[Output]]:
+def read_responses(text: str) -> tuple[ResponseParameters, list[Output]]:
     """Read a file of responses.
 
     Raises:
@@ -326,7 +326,7 @@ def read_responses(text: str) -> tuple[Reporting, list[Output]]:
         epsilon = decimal(file.epsilon, "epsilon")
     except (ValueError, RecursionError) as error:
         raise EventsError("this is not a file of responses: write one with `kanon reports respond`") from error
-    reporting = Reporting(epsilon, file.data, tuple(file.windows), file.reports)
+    reporting = ResponseParameters(epsilon, file.data, tuple(file.windows), file.reports)
     told = [tuple(map(tuple, rows)) for rows in file.responses]
     shape = [len(reporting.windows)] * reporting.data
     if any([len(row) for row in output] != shape or sum(map(sum, output)) > reporting.reports for output in told):

@@ -48,7 +48,7 @@ from kanon.reports.settings import Jobs
 from kanon.reports.shared_info import END_OF_TIME, HOUR
 from kanon.reports.storage.report_jobs import BEFORE_COMMIT, JobRow
 
-Reason = Literal["JSON_ERROR", "VALIDATION_FAILED", "ARGUMENT_MISSING"]
+RefusalReason = Literal["JSON_ERROR", "VALIDATION_FAILED", "ARGUMENT_MISSING"]
 
 MOST_PREFIXES = 50
 MOST_FILTERING_IDS = 64
@@ -72,7 +72,7 @@ class RequestRefusedError(RequestError):
         message: what to change.
     """
 
-    def __init__(self, reason: Reason, field: str, message: str) -> None:
+    def __init__(self, reason: RefusalReason, field: str, message: str) -> None:
         super().__init__(error_answer(400, f"{field}: {message}", Problem(field=field, reason=reason)))
         self.field = field
 
@@ -85,7 +85,7 @@ def invalid(field: str, message: str) -> RequestRefusedError:
 # The form of each field. Null and an empty text mean that a field is left out, as in the aggregation service.
 
 
-def _wrong(message: str, reason: Reason = "VALIDATION_FAILED") -> PydanticCustomError:
+def _wrong(message: str, reason: RefusalReason = "VALIDATION_FAILED") -> PydanticCustomError:
     return PydanticCustomError(reason, message)
 
 

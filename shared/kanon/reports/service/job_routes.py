@@ -102,7 +102,7 @@ def left_to_the_plan(*_: object) -> str:
 
 
 @dataclass(frozen=True)
-class Lists:
+class KeyLists:
     """The published lists of a deployment as keys of jobs.
 
     Attributes:
@@ -145,7 +145,7 @@ class Lists:
         return ReleasedKeys(type_name, found.step, found.values, join, name, found.bits, found.run)
 
 
-NO_LISTS = Lists({}, lambda _: None)
+NO_LISTS = KeyLists({}, lambda _: None)
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class JobRoutes:
     budgets: Callable[[], BudgetsLeft]
     bucket: Callable[[str], ObjectStore]
     wake: Callable[[str], None]
-    lists: Callable[[], Lists] = lambda: NO_LISTS
+    lists: Callable[[], KeyLists] = lambda: NO_LISTS
 
     def add_to(self, app: APIGatewayHttpResolver) -> None:
         """Let a resolver answer these routes."""

@@ -32,7 +32,7 @@ from kanon.reports.storage.report_jobs import (
     StageMessage,
     State,
 )
-from kanon.reports.storage.work import Work, sources_of
+from kanon.reports.storage.work import WorkFolder, sources_of
 
 if TYPE_CHECKING:
     from aws_lambda_powertools import Metrics
@@ -99,7 +99,7 @@ class JobPlan:
         return Selection(request.filtering_ids, self.partitions, bytes.fromhex(self.value["salt"]), request.wanted)
 
 
-def read_plan(work: Work, name: str) -> JobPlan:
+def read_plan(work: WorkFolder, name: str) -> JobPlan:
     """A stored plan; its name ends with its digest."""
     return JobPlan(work.json(name), bytes.fromhex(name.rpartition("/")[2]))
 
@@ -127,7 +127,7 @@ def inputs_of(request: JobRequest, bucket: Bucket, received_at: int) -> Inputs:
     return Inputs(shards, None if request.domain is None else _declared(request.domain, bucket))
 
 
-def write_plan(row: JobRow, request: JobRequest, ring: Ring, work: Work, inputs: Inputs) -> str:
+def write_plan(row: JobRow, request: JobRequest, ring: Ring, work: WorkFolder, inputs: Inputs) -> str:
     """Write the plan of a job. Returns its name."""
     if row.secret is None:
         raise JobError("INTERNAL_ERROR", "the job has no secret: create a new job")
@@ -257,9 +257,9 @@ class Worker:
     ended: Callable[[str], None] = untold
     failed: Callable[[JobError], None] = untold
 
-    def work_of(self, row: JobRow) -> Work:
+    def work_of(self, row: JobRow) -> WorkFolder:
         """The folder of a job in the work bucket."""
-        return Work(self.work, row.job)
+        return WorkFolder(self.work, row.job)
 
     def plan_of(self, row: JobRow) -> JobPlan:
         """The plan of a job."""

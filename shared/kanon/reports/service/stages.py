@@ -39,7 +39,7 @@ from kanon.reports.service.shards import (
 )
 from kanon.reports.shared_info import ReportSource, Unit, moment, units
 from kanon.reports.storage.budgets import CommitOutcome, Spending, charges, exhausted, named_exhausted, rows_charged
-from kanon.reports.storage.objects import TakenError, UnwritableError
+from kanon.reports.storage.objects import NameTakenError, UnwritableError
 from kanon.reports.storage.report_jobs import (
     BEFORE_COMMIT,
     STAGED_KEPT,
@@ -396,7 +396,7 @@ class Stages(Worker):
         try:
             for name, output in zip(row.values["parts"], part_names(prefix, len(row.values["parts"])), strict=True):
                 place.put_new(output, work.part(name))
-        except TakenError:
+        except NameTakenError:
             return self._not_written(row, "an object of the output's name exists: publish under another prefix")
         except UnwritableError:
             return self._not_written(row, "the output bucket may not be written: publish to another bucket")
@@ -433,7 +433,7 @@ class Stages(Worker):
         body = {"privacy_budget_exhausted_info": {"aggregatable_input_budget_consumption_info": named}}
         try:
             self.bucket(request.output_bucket).put_new(name, json.dumps(body, indent=1).encode())
-        except (TakenError, UnwritableError):
+        except (NameTakenError, UnwritableError):
             return
 
     def _sources(self, row: JobRow) -> frozenset[ReportSource]:

@@ -22,7 +22,7 @@ from kanon.reports.errors import REPLACED, JobError
 from kanon.reports.job import Amount
 from kanon.reports.storage.budgets import Charge
 from kanon.reports.storage.key_ring import Key, StoredRing
-from kanon.reports.storage.objects import ObjectStore, Stored, TakenError, too_many
+from kanon.reports.storage.objects import NameTakenError, ObjectStore, Stored, too_many
 from kanon.reports.storage.report_jobs import BEFORE_COMMIT, KEPT, JobRow, State
 
 if TYPE_CHECKING:
@@ -315,7 +315,7 @@ class FolderObjects(ObjectStore):
         """Write an object, unless it exists with the same bytes; it is durable when this returns.
 
         Raises:
-            TakenError: another object has this name, or the name cannot be that of a file.
+            NameTakenError: another object has this name, or the name cannot be that of a file.
         """
         path = self._path(key)
         try:
@@ -326,7 +326,9 @@ class FolderObjects(ObjectStore):
         except (FileExistsError, NotADirectoryError, IsADirectoryError):
             same = False
         if not same:
-            raise TakenError("an object with other content has this name, or no file may have it: choose another name")
+            raise NameTakenError(
+                "an object with other content has this name, or no file may have it: choose another name"
+            )
 
     def delete_under(self, prefix: str) -> None:
         """Delete every object under a prefix, and the folders that are empty then. It may be called again."""

@@ -32,7 +32,7 @@ FORBIDDEN = frozenset({"AccessDenied", "403", "Forbidden"})
 NO_BUCKET = frozenset({"NoSuchBucket"})
 
 
-class TakenError(KanonError):
+class NameTakenError(KanonError):
     """An object with other content has this name. It was not overwritten."""
 
 
@@ -83,7 +83,7 @@ class ObjectStore(ABC):
         """Write an object, unless it exists with the same bytes.
 
         Raises:
-            TakenError: an object of this name has other bytes.
+            NameTakenError: an object of this name has other bytes.
             UnwritableError: the bucket does not exist, or may not be written.
         """
 
@@ -139,7 +139,7 @@ class Objects(ObjectStore):
                 raise
             raise UnwritableError("the bucket does not exist, or may not be written") from error
         if not same:
-            raise TakenError("an object with other content has this name: choose another name")
+            raise NameTakenError("an object with other content has this name: choose another name")
 
     def put_once(self, key: str, body: bytes) -> bool:
         """Write an object, unless one of this name exists. This needs no permission to read.

@@ -42,7 +42,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkFolder:
     """The folder of one job."""
 
     objects: ObjectStore

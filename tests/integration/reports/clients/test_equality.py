@@ -29,7 +29,7 @@ from kanon.reports.histogram import exact_sums
 from kanon.reports.job import PrivacyParameters
 from kanon.reports.mapping import Selection, map_reports
 from kanon.reports.noise import Noised
-from kanon.reports.payload import PayloadLayout, PublicKey
+from kanon.reports.payload import EncryptionKey, PayloadLayout
 from kanon.reports.shared_info import Rules, units
 from tests.oracles.reports import Query, algorithm_6, algorithm_8
 from tests.unit.reports.made import by_bucket
@@ -42,7 +42,7 @@ LAYOUT = PayloadLayout(slots=2)
 
 PRIVATE = X25519PrivateKey.generate()
 KEY_ID = "00000000-0000-4000-8000-000000000001"
-PUBLIC = [PublicKey(KEY_ID, PRIVATE.public_key())]
+PUBLIC = [EncryptionKey(KEY_ID, PRIVATE.public_key())]
 
 KINDS = [
     ("discover", Fraction(1), Fraction(1, 1000)),

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from kanon.reports.clients.devices import Attribution, KeyPiece, Source, Trigger, add_source, add_trigger
 from kanon.reports.clients.encrypt import DAY, encrypt
 from kanon.reports.clients.events import DatumSpec, EventSpec, EventTrigger
-from kanon.reports.payload import Contribution, PublicKey
+from kanon.reports.payload import Contribution, EncryptionKey
 
-PUBLIC = PublicKey("key", X25519PrivateKey.generate().public_key())
+PUBLIC = EncryptionKey("key", X25519PrivateKey.generate().public_key())
 ORIGIN, OTHER, SHOP = "https://report.test", "https://other.test", "https://shop.test"
 ATTRIBUTION = Attribution(contribution_bound=10)
 

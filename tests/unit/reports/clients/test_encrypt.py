@@ -10,10 +10,10 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from kanon.reports.clients.encrypt import MAX_KEY_AGE, ClientReport, encrypt, outgoing, usable_keys
 from kanon.reports.payload import (
     Contribution,
+    EncryptionKey,
     KeyDocumentError,
     PayloadError,
     PayloadLayout,
-    PublicKey,
     decode,
     open_sealed,
     public_document,
@@ -21,7 +21,7 @@ from kanon.reports.payload import (
 from kanon.reports.shared_info import parse
 
 PRIVATE = {f"00000000-0000-4000-8000-00000000000{n}": X25519PrivateKey.generate() for n in (1, 2, 3)}
-KEYS = [PublicKey(key_id, key.public_key()) for key_id, key in PRIVATE.items()]
+KEYS = [EncryptionKey(key_id, key.public_key()) for key_id, key in PRIVATE.items()]
 PAIRS = (Contribution(7, 3), Contribution(2**128 - 1, 65_533))
 
 

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from typer.testing import CliRunner
 
 from kanon.cli.main import app
-from kanon.reports.payload import PublicKey
+from kanon.reports.payload import EncryptionKey
 from tests.paths import ROOT
 
 PAGE = (ROOT / "docs" / "guides" / "reports.md").read_text()
@@ -23,7 +23,7 @@ def blocks(language):
 
 def test_the_example_makes_reports_and_sends_what_is_due():
     example = runpy.run_path(str(ROOT / "examples" / "report" / "clients.py"))
-    key = PublicKey("00000000-0000-4000-8000-000000000001", X25519PrivateKey.generate().public_key())
+    key = EncryptionKey("00000000-0000-4000-8000-000000000001", X25519PrivateKey.generate().public_key())
     reports = [example["of_a_window"](), example["of_a_purchase"]()]
     assert [[(pair.bucket, pair.value) for pair in report.contributions] for report in reports] == [
         [(42, 100)],

@@ -13,7 +13,7 @@ from kanon.reports.clients.simulation import (
     WINDOW_COLUMNS,
     Event,
     EventsError,
-    Reporting,
+    ResponseParameters,
     document,
     from_attribution,
     random_delay,
@@ -200,7 +200,7 @@ EVENTS = "time,client,event,destination,key\n" + "".join(
         [("a", "source", 0), ("a", "trigger", 1), ("a", "trigger", 1), ("b", "source", 0), ("b", "trigger", 0)]
     )
 )
-REPORTING = Reporting(Fraction(1), 2, (2, 100), 3)
+REPORTING = ResponseParameters(Fraction(1), 2, (2, 100), 3)
 
 
 def responses_of(tmp_path, bits, text=EVENTS, reporting=REPORTING):
@@ -217,7 +217,7 @@ def test_every_source_has_one_response_which_is_its_truth_or_a_drawn_output(tmp_
 
 def test_the_key_of_a_trigger_must_be_a_datum(tmp_path):
     with pytest.raises(EventsError, match="from 0 to 0"):
-        responses_of(tmp_path, lambda bits: 0, reporting=Reporting(Fraction(1), 1, (2,), 1))
+        responses_of(tmp_path, lambda bits: 0, reporting=ResponseParameters(Fraction(1), 1, (2,), 1))
 
 
 def test_a_file_of_responses_is_read_as_it_was_written():
@@ -263,7 +263,7 @@ def test_the_commands_write_responses_and_estimate_the_truth_from_them(tmp_path,
     assert "14-DP" in said
     assert "each run draws again, and the epsilons add up" in said
     reporting, responded = read_responses(told.read_text())
-    assert reporting == Reporting(Fraction(14), 2, (2, 100), 3)
+    assert reporting == ResponseParameters(Fraction(14), 2, (2, 100), 3)
 
     before = told.read_bytes()
     assert "a second draw costs epsilon again" in desk.run("respond", events, *options, code=2)

@@ -17,7 +17,7 @@ from kanon.reports.clients import devices, encrypt, events, simulation
 from kanon.reports.clients.devices import Attribution, KeyPiece, Source, Trigger, Windows
 from kanon.reports.clients.encrypt import ClientReport
 from kanon.reports.clients.events import DatumSpec, EventSpec
-from kanon.reports.payload import Cleartext, Contribution, PublicKey, decode, open_sealed
+from kanon.reports.payload import Cleartext, Contribution, EncryptionKey, decode, open_sealed
 from tests.unit.reports import made
 
 SPEC = EventSpec((DatumSpec((100, 200), (1, 2)),) * 2, 3)
@@ -131,7 +131,7 @@ def plant_silence_of_windows(patch):
 
 def a_null_report_adds_nothing(folder):
     null = ClientReport((), 0, ORIGIN, "kanon")
-    encrypted = encrypt.encrypt(null, [PublicKey(made.KEY_ID, made.KEY.public_key())])
+    encrypted = encrypt.encrypt(null, [EncryptionKey(made.KEY_ID, made.KEY.public_key())])
     payload = decode(open_sealed(encrypted.payload, made.KEY, encrypted.shared_info))
     assert payload == Cleartext("histogram", (Contribution(0, 0),) * 20)
 
