@@ -46,7 +46,7 @@ from kanon.reports.service.stages import Stages, summary_of
 from kanon.reports.shared_info import Rules, Unit, parse
 from kanon.reports.storage.budgets import Charge, CommitOutcome
 from kanon.reports.storage.objects import NameTakenError, ObjectStore, Stored
-from kanon.reports.storage.report_jobs import BEFORE_COMMIT, JobRow, MapMessage, Message, StageMessage, State
+from kanon.reports.storage.report_jobs import JobRow, MapMessage, Message, StageMessage, State, keeps_secret
 
 LOCAL = "local"
 """The name of the local deployment, of its job, and of its budgets."""
@@ -225,8 +225,7 @@ class MemoryJob:
         """Move the job from the state of ``row`` to another one and record values; False if it has left that state."""
         if self.row.state is not row.state:
             return False
-        keeps = to in (*BEFORE_COMMIT, State.COMMITTING)
-        secret = self.row.secret if keeps else None
+        secret = self.row.secret if keeps_secret(row.state, to) else None
         recorded = {**self.row.values, **values}
         self.row = replace(self.row, state=to, updated_at=int(now), secret=secret, values=recorded)
         return True

@@ -23,7 +23,7 @@ from kanon.reports.job import Amount
 from kanon.reports.storage.budgets import Charge
 from kanon.reports.storage.key_ring import Key, StoredRing
 from kanon.reports.storage.objects import NameTakenError, ObjectStore, Stored, too_many
-from kanon.reports.storage.report_jobs import BEFORE_COMMIT, KEPT, JobRow, State
+from kanon.reports.storage.report_jobs import BEFORE_COMMIT, KEPT, JobRow, State, has_deadline, keeps_secret
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -98,15 +98,13 @@ class ReportsFile(Counted):
 
     def move(self, row: JobRow, to: State, now: float, **values: Any) -> bool:
         """Move a job from the state of ``row`` to another one and record values; False if it has left that state."""
-        before = row.state in BEFORE_COMMIT or row.state is State.COMMITTING
-        ends = to is State.FINISHED
         with self.changing():
             stored = self.read(row.job)
             if stored is None or stored.state is not row.state:
                 return False
-            if before and to in (*BEFORE_COMMIT, State.COMMITTING, State.COMMITTED) and now >= stored.deadline:
+            if has_deadline(row.state, to) and now >= stored.deadline:
                 return False
-            secret = None if ends or not before or to is State.COMMITTED else stored.secret
+            secret = stored.secret if keeps_secret(row.state, to) else None
             recorded = json.dumps(stored.values | values, sort_keys=True)
             self.database.execute(
                 "UPDATE jobs SET state = ?, updated_at = ?, secret = ?, recorded = ? WHERE job = ?",

@@ -60,6 +60,18 @@ BEFORE_COMMIT = (
     State.REDUCING,
 )
 """A failure in one of these states ends the job, and nothing is spent."""
+_UNCOMMITTED = (*BEFORE_COMMIT, State.COMMITTING)
+
+
+def has_deadline(old: State, new: State) -> bool:
+    """Whether a job may move so only before its deadline: afterwards rows of budget may expire."""
+    return old in _UNCOMMITTED and new in (*_UNCOMMITTED, State.COMMITTED)
+
+
+def keeps_secret(old: State, new: State) -> bool:
+    """Whether a job that moves so keeps its secret. One that has committed or ended needs no more noise."""
+    return old in _UNCOMMITTED and new not in (State.COMMITTED, State.FINISHED)
+
 
 STAGES = {State.MAPPING: "map", State.REMAPPING: "remap", State.REDUCING: "reduce"}
 """The states in which workers record results, with the name of the stage."""
@@ -271,11 +283,8 @@ class ReportJobs:
             now: unix seconds.
             values: recorded as JSON; each name is recorded by one stage only.
         """
-        before = row.state in BEFORE_COMMIT or row.state is State.COMMITTING
-        deadline = before and to in (*BEFORE_COMMIT, State.COMMITTING)
-        ends = to is State.FINISHED
-        update = self._update_of(row.job, row.state, to, now, values, deadline=deadline, forget=ends or not before)
-        if not ends:
+        update = self._update_of(row.job, row.state, to, now, values)
+        if to is not State.FINISHED:
             return unless_refused(self._client.update_item, **update) is not None
         closed = {
             "Delete": {
@@ -304,8 +313,7 @@ class ReportJobs:
     def commit(self, job: str, now: float, **values: Any) -> dict[str, Any]:
         """The write that commits: the job becomes COMMITTED and loses its secret."""
         recorded = {**values, "committed_at": int(now)}
-        update = self._update_of(job, State.COMMITTING, State.COMMITTED, now, recorded, deadline=True, forget=True)
-        return {"Update": update}
+        return {"Update": self._update_of(job, State.COMMITTING, State.COMMITTED, now, recorded)}
 
     # Results of workers.
 
@@ -328,10 +336,8 @@ class ReportJobs:
             for item in list(self._query(job, f"{stage}#", "part")):
                 self._client.delete_item(TableName=self._table, Key=_key(job, item["part"]["S"]))
 
-    def _update_of(
-        self, job: str, old: State, to: State, now: float, values: Mapping[str, Any], *, deadline: bool, forget: bool
-    ) -> dict[str, Any]:
-        condition, given = _in_state(old, now if deadline else None)
+    def _update_of(self, job: str, old: State, to: State, now: float, values: Mapping[str, Any]) -> dict[str, Any]:
+        condition, given = _in_state(old, now if has_deadline(old, to) else None)
         names = {"#state": "state", **{f"#v{i}": f"v_{name}" for i, name in enumerate(values)}}
         given |= {":to": _text(to), ":updated": _number(int(now))}
         given |= {f":v{i}": _text(_json(value)) for i, value in enumerate(values.values())}
@@ -340,7 +346,7 @@ class ReportJobs:
         if to is State.FINISHED:
             names["#ttl"], given[":ttl"] = "ttl", _number(int(now) + KEPT)
             update += ", #ttl = :ttl"
-        if forget:
+        if not keeps_secret(old, to):
             names["#secret"] = "secret"
             update += " REMOVE #secret"
         return {
