@@ -442,7 +442,7 @@ def preflight_answer(
 
 def _objects(place: ObjectStore, request: JobRequest, received_at: int) -> list[Stored]:
     """The objects of all prefixes, each once, as the job would plan them."""
-    found = inputs(place, request.input_prefixes, MOST_OBJECTS, request.report_to, request.hours_at(received_at))
+    found = inputs(place, request, received_at, MOST_OBJECTS)
     if sum(one.size for one in found) > MOST_BYTES:
         raise JobError("INVALID_JOB", f"the reports have more than {MOST_BYTES >> 20} MiB: {BY_PARTS}")
     return found

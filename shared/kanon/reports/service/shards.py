@@ -156,13 +156,7 @@ def write_plan(row: JobRow, request: JobRequest, ring: Ring, work: WorkFolder, i
 
 def _objects(request: JobRequest, bucket: Bucket, received_at: int) -> list[Stored]:
     """The objects of all prefixes, each once, by name, without those that can hold no report of the job."""
-    found = inputs(
-        bucket(request.input_bucket),
-        request.input_prefixes,
-        MOST_OBJECTS,
-        request.report_to,
-        request.hours_at(received_at),
-    )
+    found = inputs(bucket(request.input_bucket), request, received_at, MOST_OBJECTS)
     if any(one.size > MOST_OBJECT_BYTES for one in found):
         raise JobError("INVALID_JOB", "an object of reports is larger than 256 MiB: write smaller files of reports")
     return found

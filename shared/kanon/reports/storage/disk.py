@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from kanon.counted import Counted, counting
 from kanon.created import flush
 from kanon.disk import put_file, transaction
-from kanon.reports.errors import REPLACED, JobError
+from kanon.reports.errors import REPLACED
 from kanon.reports.job import Amount
 from kanon.reports.storage.budgets import Charge
 from kanon.reports.storage.key_ring import Key, StoredRing
-from kanon.reports.storage.objects import NameTakenError, ObjectStore, Stored, too_many
+from kanon.reports.storage.objects import NameTakenError, ObjectStore, Stored, missing, too_many
 from kanon.reports.storage.report_jobs import BEFORE_COMMIT, KEPT, JobRow, State, has_deadline, keeps_secret
 
 if TYPE_CHECKING:
@@ -304,10 +304,10 @@ class FolderObjects(ObjectStore):
                 raise FileNotFoundError
             with path.open("rb") as file:
                 if etag is not None and _etag(os.fstat(file.fileno())) != etag:
-                    raise _unreadable("has changed since the job began")
+                    raise missing("an object", changed=True)
                 return file.read()
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-            raise _unreadable("does not exist") from None
+            raise missing("an object", changed=False) from None
 
     def put_new(self, key: str, body: bytes) -> None:
         """Write an object, unless it exists with the same bytes; it is durable when this returns.
@@ -373,10 +373,6 @@ class FolderObjects(ObjectStore):
 def _etag(state: os.stat_result) -> str:
     """Changes with the content of a file that is written again."""
     return f"{state.st_size}-{state.st_mtime_ns}"
-
-
-def _unreadable(why: str) -> JobError:
-    return JobError("INPUT_DATA_READ_FAILED", f"an object of the input {why}: create a new job")
 
 
 REPLACED_MESSAGE = "the service went on in a new generation, which ends all jobs"

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from botocore.exceptions import ClientError
     from mypy_boto3_s3 import S3Client
 
+    from kanon.reports.job import JobRequest
+
 
 DELETES_A_CALL = 1000
 ABSENT = frozenset({"NoSuchKey", "404", "NotFound"})
@@ -169,14 +171,14 @@ class Objects(ObjectStore):
             yield from (item["Key"] for item in page.get("Contents", ()))
 
 
-def inputs(place: ObjectStore, prefixes: Iterable[str], most: int, report_to: str | None, hours: range) -> list[Stored]:
-    """The objects under any of the prefixes that may hold a report of an origin and of these hours, by name, each once.
+def inputs(place: ObjectStore, request: "JobRequest", received_at: int, most: int) -> list[Stored]:
+    """The objects under any prefix of a job that may hold a report of it, by name, each once.
 
     Raises:
         JobError: there is none, there are more than ``most``, or the bucket cannot be read.
     """
-    wanted = partial(may_hold, report_to=report_to, hours=hours)
-    found = sorted({one for prefix in prefixes for one in place.listed(prefix, most, wanted)})
+    wanted = partial(may_hold, report_to=request.report_to, hours=request.hours_at(received_at))
+    found = sorted({one for prefix in request.input_prefixes for one in place.listed(prefix, most, wanted)})
     if not found:
         raise JobError(
             "INPUT_DATA_READ_FAILED",
@@ -192,6 +194,12 @@ def too_many(most: int) -> JobError:
     return JobError("INVALID_JOB", f"there are more than {most:,} objects under the prefixes: take fewer at once")
 
 
+def missing(what: str, *, changed: bool) -> JobError:
+    """The error for an object or a bucket that is not there, or for an object that has changed."""
+    why = "has changed since the job began" if changed else "does not exist"
+    return JobError("INPUT_DATA_READ_FAILED", f"{what} of the input {why}: create a new job")
+
+
 def _code(error: "ClientError") -> str:
     return error.response["Error"]["Code"]
 
@@ -200,8 +208,7 @@ def _unreadable(error: "ClientError", what: str) -> Exception:
     """The JobError for a permanent error of S3; other errors are returned unchanged."""
     code = _code(error)
     if code in ABSENT | CHANGED | NO_BUCKET:
-        reason = "has changed since the job began" if code in CHANGED else "does not exist"
-        return JobError("INPUT_DATA_READ_FAILED", f"{what} of the input {reason}: create a new job")
+        return missing(what, changed=code in CHANGED)
     if code in FORBIDDEN:
         return JobError(
             "PERMISSION_ERROR", f"{what} of the input may not be read: list its bucket in the parameter ReportBuckets"
