@@ -1,4 +1,4 @@
-"""The checks of a report: each raises its own counter, and the first that fails wins."""
+"""The checks of a report: each raises its own counter, and the first that fails wins; and the units it is of."""
 
 import json
 from collections import Counter
@@ -14,7 +14,7 @@ from kanon.reports import mapping
 from kanon.reports.errors import JobError, ReportRefusedError
 from kanon.reports.mapping import Selection, map_reports, open_report
 from kanon.reports.payload import MOST_BYTES, OVERHEAD, Contribution, encode, read_one
-from kanon.reports.shared_info import WantedReports, accept_clear, parse, site_of
+from kanon.reports.shared_info import Unit, WantedReports, accept_clear, budget_key, parse, site_of, source_of, units
 from tests.unit.reports import made
 
 STRICT = replace(made.RULES, attribution_report_to=made.ORIGIN)
@@ -265,3 +265,27 @@ def test_reports_of_one_length_and_several_layouts_are_all_read(monkeypatch):
 
 def payload_of(number):
     return encode([Contribution(number + 1, number + 1)], made.LAYOUT)
+
+
+def test_a_unit_is_charged_for_every_requested_id_and_hour():
+    reports = [made.info(1), made.info(2), made.info(3, scheduled_report_time=made.NOW - 7200)]
+    charged = units({source_of(report) for report in reports}, (0, 3))
+    assert len(charged) == 4
+    assert {unit.hour for unit in charged} == {(made.NOW - 3600) // 3600, (made.NOW - 7200) // 3600}
+    assert charged == sorted(charged)
+
+
+def test_the_key_omits_the_id_only_for_version_0_and_id_0():
+    fields = ("shared-storage", "https://a.test", None, None)
+    names = [(version, number) for version in ("0.1", "1.0") for number in (0, 1)]
+    keys = {name: budget_key(fields[0], name[0], *fields[1:], name[1]) for name in names}
+    assert len(set(keys.values())) == 4
+    assert keys["0.1", 0] == budget_key("shared-storage", "0.1", "https://a.test", "ignored", 5, 0)
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6))
+def test_a_row_holds_the_24_hours_of_a_day(hour, other):
+    one, two = (Unit("key", "https://a.test", each) for each in (hour, other))
+    assert (one.row == two.row) == (hour // 24 == other // 24)
+    assert len(one.row) == 32
+    assert one.row != Unit("key", "https://b.test", hour).row

@@ -1,5 +1,6 @@
 """Event-level reports of one source (P, Algorithm 4)."""
 
+from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,11 +18,11 @@ from kanon.reports.clients.events import (
     EventSpec,
     EventTrigger,
     Output,
+    Outputs,
     record,
     register,
 )
 from tests.oracles.reports import algorithm_9
-from tests.unit.reports.clients.numbering import number_of
 
 PAPER = EventSpec((DatumSpec((100, 200), (1, 2)),) * 2, 3)
 """The paper's example: two data, two windows, two buckets each, three reports; 27 outputs."""
@@ -59,6 +60,13 @@ def reports_of(spec: EventSpec, output: Output) -> list[EventReport]:
             found += [EventReport(datum, bucket, end) for bucket in buckets[:count]]
             buckets = buckets[count:]
     return sorted(found, key=lambda report: (report.age, report.trigger_data, report.bucket))
+
+
+def number_of(outputs: Outputs, output: Output) -> int:
+    """The number of an output, as the inverse of ``Outputs.unrank``."""
+    number = bisect_left(range(outputs.count), output, key=outputs.unrank)
+    assert outputs.unrank(number) == output
+    return number
 
 
 def after(spec, *triggers):
