@@ -61,9 +61,11 @@ def backup(source: Path, to: Path) -> Manifest:
     for _ in range(ATTEMPTS):
         try:
             return _copy(source, to)
-        except _MovedOnError:
-            for each in to.iterdir():
+        except BaseException as error:
+            for each in to.iterdir():  # half a copy would keep secrets, and the next backup from this name
                 shutil.rmtree(each) if each.is_dir() else each.unlink()
+            if not isinstance(error, _MovedOnError):
+                raise
     raise ConfigurationError(f"{source} is evaluated faster than it can be copied: stop the service first")
 
 

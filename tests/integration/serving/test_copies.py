@@ -232,6 +232,22 @@ def test_a_backup_begins_again_if_the_service_deletes_what_it_needs(
             directory.parts.read(piece)
 
 
+def test_a_backup_that_fails_leaves_nothing_and_can_be_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gated(tmp_path / "d", range(FIRST, FIRST + 3))
+
+    def full(_: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(backing, "_sync", full)
+        with pytest.raises(OSError, match="No space left"):
+            backup(tmp_path / "d", tmp_path / "b")
+    assert not any((tmp_path / "b").iterdir())
+    assert backup(tmp_path / "d", tmp_path / "b").step == FIRST + 2
+
+
 def test_a_part_is_copied_where_it_cannot_get_a_second_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gated(tmp_path / "d", range(FIRST, FIRST + 3))
 
