@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kanon.cli.directories import directory_errors
 from kanon.cli.errors import needs
 from kanon.cli.screen import program, warn
 from kanon.cors import Cors
@@ -215,7 +216,7 @@ def serve_directory(
     if not place.host:
         raise typer.BadParameter("give an address, such as 127.0.0.1", param_hint="--host")
     stop = threading.Event()
-    with ExitStack() as opened:
+    with directory_errors(), ExitStack() as opened:
         if types is not None:  # before a directory is made
             lists.check(read_types(types, period or HOUR).values(), credentials)
         directory = open_directory(place.data, Given(period=period, types=types), clock.now())

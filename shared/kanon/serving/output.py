@@ -63,11 +63,13 @@ def written(table: Path) -> Written | None:
             raise ConfigurationError(f"{table} exists and was not written by `kanon gate`: choose another name")
         return None
     try:
-        return Written(**json.loads(beside.read_text()))
+        found = Written(**json.loads(beside.read_text()))
     except (ValueError, TypeError, OSError) as error:
         raise ConfigurationError(
             f"{beside} does not describe a table of `kanon gate`: choose another name for the table"
         ) from error
+    _read(table)  # a damaged table is refused before rows are counted
+    return found
 
 
 def is_new(path: Path) -> bool:

@@ -71,6 +71,26 @@ def test_an_hourly_run_answers_for_the_rows_that_it_has_read(at: Callable[[float
     assert [line.partition(",")[0] for line in told.splitlines() if "fledge" in line] == ['"hats"', '"shoes"']
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_damaged_table_is_refused_before_a_row_is_counted(at: Callable[[float], None], form: str) -> None:
+    log(crowd(0))
+    assert run("gate", "log.csv", "--data", "d", "--type", TYPE, TABLE, f"s.{form}")[0] == 0
+    Path(f"s.{form}").write_bytes(b"no table")
+    log(crowd(1.2, "hats"))
+    at(1.5)
+    wrong = f"s.{form} cannot be read as a table of statuses: choose another name"
+    assert run("gate", "log.csv", "--data", "d", TABLE, f"s.{form}") == (2, f"kanon gate: {wrong}\n")
+    assert run("gate", "log.csv", "--data", "d", TABLE, "new.csv")[1].startswith("Rows: 200 new, and counted.")
+
+
+def test_a_service_does_not_start_on_a_damaged_file_and_says_so_in_one_line(at: Callable[[float], None]) -> None:
+    log(crowd(0))
+    assert run("gate", "log.csv", "--data", "d", "--type", TYPE)[0] == 0
+    Path("d/control.db").write_bytes(b"no database" * 1000)
+    told = "kanon serve: --data cannot be used: file is not a database\n"
+    assert run("serve", "--data", "d", "--port", "0") == (2, told)
+
+
 def test_rows_come_from_a_pipe(tmp_path: Path) -> None:
     rows = "".join(f"{time.time() - 60:.0f},shoes,client {n}\n" for n in range(200))
     command = [sys.executable, "-m", "kanon.cli.start", "gate", "-", "--data", "d", "--type", TYPE]
