@@ -291,4 +291,6 @@ def _set_ids(file: Path, *, base64: bool) -> list[bytes]:
 
 def _lines(file: Path, option: str) -> list[str]:
     """The lines of a file that are not empty. Other separators than line feeds may be part of a set id."""
-    return [line for line in text_of_file(file, option).split("\n") if line]
+    if lines := [line for line in text_of_file(file, option).split("\n") if line]:
+        return lines
+    raise typer.BadParameter(f"{file} is empty, and forgetting ends recovery from earlier states", param_hint=option)

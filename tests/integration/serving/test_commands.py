@@ -231,6 +231,14 @@ def test_forgetting_says_what_it_does_and_how_much_it_found(at: Callable[[float]
     assert "no.txt cannot be read: No such file" in told
 
 
+def test_forgetting_nobody_ends_no_recovery(at: Callable[[float], None]) -> None:
+    log(crowd(-1))
+    run("gate", "log.csv", "--data", "d", "--type", TYPE)
+    Path("sets.txt").write_text("\n")
+    status, told = run("operate", "forget", "--data", "d", "--client", "client 1", "--sets", "sets.txt", "--yes")
+    assert (status, "sets.txt is empty" in told, "replaced" in told) == (2, True, False)
+
+
 def test_a_first_log_that_cannot_be_read_leaves_nothing_but_a_later_one_what_was_there(
     at: Callable[[float], None],
 ) -> None:
