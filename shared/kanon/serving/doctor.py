@@ -24,7 +24,7 @@ from kanon.gate.storage.disk.control import NAME, ControlFile
 from kanon.gate.storage.protocols import Manifest, Piece
 from kanon.reports.storage import disk as reports
 from kanon.reports.storage.report_jobs import STUCK
-from kanon.serving import lists
+from kanon.serving import arrivals, lists
 from kanon.serving.api_keys import ApiKeys
 from kanon.serving.directory import (
     ACCOUNTS,
@@ -98,6 +98,8 @@ def _findings(path: Path, control: ControlFile, now: float) -> Iterator[Finding]
     yield _old_joins(path, control, schedule, now)
     yield _keys(control)
     yield _parts(path, control)
+    if error := _unreadable(path / arrivals.NAME):
+        yield Finding("rows", Verdict.FAIL, f"{arrivals.NAME} cannot be read: {error}", RESTORE)
     if (path / lists.NAME).exists():
         with closing(ReadOnlyLists(path)) as of_lists:
             yield _lists(of_lists, control, schedule, now)
@@ -212,6 +214,17 @@ def _parts(path: Path, control: ControlFile) -> Finding:
     seen = f"{len(bad)} parts are missing or damaged, {len(newest)} of them in use"
     advice = f"stop the service and run `kanon operate replay --data {path}`; if it refuses, restore a backup"
     return Finding("parts", Verdict.FAIL if newest else Verdict.WARN, seen, advice)
+
+
+def _unreadable(file: Path) -> sqlite3.Error | None:
+    """Why the record of counted rows cannot be read; None if it can be, or no log was counted."""
+    if file.exists():
+        try:
+            with closing(ReadOnly(file, "")) as record:
+                record.database.execute("SELECT 1 FROM seen LIMIT 1").fetchone()
+        except sqlite3.Error as error:
+            return error
+    return None
 
 
 def _lists(file: lists.ListsFile, control: ControlFile, schedule: Schedule, now: float) -> Finding:

@@ -239,6 +239,15 @@ def test_forgetting_nobody_ends_no_recovery(at: Callable[[float], None]) -> None
     assert (status, "sets.txt is empty" in told, "replaced" in told) == (2, True, False)
 
 
+def test_the_doctor_finds_a_damaged_record_of_rows(at: Callable[[float], None]) -> None:
+    log(crowd(0))
+    assert run("gate", "log.csv", "--data", "d", "--type", TYPE)[0] == 0
+    assert "arrivals.db" not in run("doctor", "--data", "d")[1]
+    Path("d/arrivals.db").write_bytes(b"no database" * 1000)
+    status, told = run("doctor", "--data", "d")
+    assert (status, "arrivals.db cannot be read" in told) == (1, True)
+
+
 def test_a_first_log_that_cannot_be_read_leaves_nothing_but_a_later_one_what_was_there(
     at: Callable[[float], None],
 ) -> None:
