@@ -61,6 +61,8 @@ def written(file: Path) -> Written | None:
         rows = []
         if len(ours) == 2:
             rows = database.execute("SELECT deployment, step, digest FROM statuses_written").fetchall()
+        if rows:  # a changed table is refused before rows are counted
+            database.execute("SELECT value, type, step, time, status FROM statuses LIMIT 0")
     if not ours:
         return None
     try:

@@ -118,6 +118,16 @@ def test_tables_of_others_are_refused(tmp_path: Path, name: str, tables: tuple[s
 
 
 @pytest.mark.parametrize("name", FORMS)
+def test_a_table_that_was_changed_is_refused_before_anything_is_appended(tmp_path: Path, name: str) -> None:
+    append(tmp_path / name, released(0, {1}), PERIOD)
+    with closing(connect(tmp_path / name)) as connection:
+        connection.execute("ALTER TABLE statuses RENAME COLUMN status TO state")
+        connection.commit()
+    with pytest.raises(ConfigurationError, match="cannot be used as a database"):
+        written(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", FORMS)
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("value,type\n" * 100)
     with pytest.raises(ConfigurationError, match=r"cannot be used as a database .*: close it in other programs, or"):
