@@ -27,8 +27,8 @@ from kanon.gate.storage.aws.step_log import StepLog
 from kanon.gate.types import Type, read_types
 from kanon.keys import Secret
 from kanon.local import Stack
-from kanon.local.functions import Context
-from kanon.local.gateway import Request, event
+from kanon.local.functions import HandlerContext
+from kanon.local.gateway import GatewayRequest, event
 from kanon.noise.words import NoiseKey
 
 PERIOD = 3600
@@ -39,7 +39,7 @@ TYPES = json.dumps({"fledge": {"k": 50, "window": 720, "profile": "published"}})
 KEY = NoiseKey("1", bytes(32))
 TAIL = 1.1
 """Exponent of the Pareto distribution of a set's popularity. Near 1, few sets have most of the weight."""
-CONTEXT = Context("bench", "1769", lambda: 120.0)
+CONTEXT = HandlerContext("bench", "1769", lambda: 120.0)
 
 
 def fledge(**changed: int) -> Type:
@@ -66,7 +66,7 @@ class Service:
 
     def request(self, method: str, path: str, body: object) -> dict[str, Any]:
         """The event of a request."""
-        asked = Request(method, path, (("content-type", "application/json"),), json.dumps(body).encode())
+        asked = GatewayRequest(method, path, (("content-type", "application/json"),), json.dumps(body).encode())
         found = self.stack.gateway.find(asked)
         assert found is not None, path
         return event(asked, *found, self.stack.clock.now())

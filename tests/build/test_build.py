@@ -30,7 +30,7 @@ from kanon.gate.storage.aws.step_log import Row, StepLog
 from kanon.keys import fetch_secret
 from kanon.local import Stack
 from kanon.local.engines import Ministack
-from kanon.local.gateway import Request, event
+from kanon.local.gateway import GatewayRequest, event
 from kanon.local.source import ROOT
 from tests.integration.gate.tables import move_horizon, states_of
 from tests.queues import messages
@@ -130,7 +130,7 @@ def answered(
 
 def http_event(stack: Stack, method: str, target: str, body: bytes = b"") -> dict[str, Any]:
     """The event of API Gateway for a request."""
-    request = Request(method, target, [("content-type", "application/json")], body)
+    request = GatewayRequest(method, target, [("content-type", "application/json")], body)
     found = stack.gateway.find(request)
     assert found is not None
     made: dict[str, Any] = event(request, *found, stack.clock.now())

@@ -17,8 +17,8 @@ clock only `kanon.clock.now` is replaced. Expired rows and objects go every six 
 
 from kanon.local.engines import EngineError
 from kanon.local.functions import FunctionError
-from kanon.local.gateway import GatewayResponse, Request
+from kanon.local.gateway import GatewayRequest, GatewayResponse
 from kanon.local.stack import Stack
 from kanon.local.template import TemplateError
 
-__all__ = ["EngineError", "FunctionError", "GatewayResponse", "Request", "Stack", "TemplateError"]
+__all__ = ["EngineError", "FunctionError", "GatewayRequest", "GatewayResponse", "Stack", "TemplateError"]

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import boto3
 
-from kanon.local.clock import Cron, Trigger
+from kanon.local.clock import Cron, ScheduleExpression
 from kanon.local.functions import Function, function_arn
 from kanon.local.template import (
     ACCOUNT,
@@ -209,12 +209,12 @@ def _on_failure(template: Template, logical_id: str) -> str | None:
 class Wake:
     """A schedule, the function that it invokes, and the payload."""
 
-    schedule: Trigger
+    schedule: ScheduleExpression
     function: str
     payload: Any
 
 
-def wakes(template: Template, functions: Mapping[str, str], replacement: Trigger | None) -> list[Wake]:
+def wakes(template: Template, functions: Mapping[str, str], replacement: ScheduleExpression | None) -> list[Wake]:
     """The template's schedules; ``functions``: name by ARN."""
     schedule, found = "AWS::Scheduler::Schedule", []
     if replacement is not None:
@@ -222,6 +222,6 @@ def wakes(template: Template, functions: Mapping[str, str], replacement: Trigger
             part.replace(schedule, "ScheduleExpression", "replaced")
     for _, resource in template.every_resource(schedule):
         target = resource.properties["Target"]
-        trigger = replacement or Cron(resource.properties["ScheduleExpression"])
-        found.append(Wake(trigger, functions[target["Arn"]], json.loads(target["Input"])))
+        expression = replacement or Cron(resource.properties["ScheduleExpression"])
+        found.append(Wake(expression, functions[target["Arn"]], json.loads(target["Input"])))
     return found

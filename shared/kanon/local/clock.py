@@ -77,7 +77,7 @@ class Cron:
         return float(_next_cron(match.groups(), int(moment)))
 
 
-Trigger = Every | Cron
+ScheduleExpression = Every | Cron
 """Decides when the evaluation starts."""
 
 _FIELDS = ((0, 59), (0, 23), (1, 31), (1, 12), (1, 7), (1970, 2199))

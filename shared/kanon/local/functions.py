@@ -49,7 +49,7 @@ class FunctionError(Error):
 
 
 @dataclass
-class Context:
+class HandlerContext:
     """Lambda's second argument of a handler. ``left`` returns the seconds until the timeout."""
 
     function_name: str
@@ -135,7 +135,7 @@ class Function:
 class Environment:
     """One warm copy of a function. As on Lambda, it handles one event at a time."""
 
-    def __init__(self, function: Function, handler: Callable[[Any, Context], Any], process: _Process) -> None:
+    def __init__(self, function: Function, handler: Callable[[Any, HandlerContext], Any], process: _Process) -> None:
         self._function = function
         self._handler = handler
         self._process = process
@@ -148,7 +148,7 @@ class Environment:
         """
         function = self._function
         deadline = time.monotonic() + (function.timeout if timeout is None else timeout)
-        context = Context(function.name, str(function.memory), lambda: deadline - time.monotonic())
+        context = HandlerContext(function.name, str(function.memory), lambda: deadline - time.monotonic())
         answering = _answering if "requestContext" in event else contextlib.nullcontext()
         with self._busy, answering, self._process:
             try:

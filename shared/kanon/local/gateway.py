@@ -27,7 +27,7 @@ _TOKEN = re.compile(r"Bearer [^.\s]+\.([^.\s]+)\.[^.\s]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Request:
+class GatewayRequest:
     """An HTTP request. ``target`` is the request line's: percent-encoded path and query."""
 
     method: str
@@ -98,7 +98,7 @@ class Route:
         return parameters
 
 
-class Gateway:
+class ApiGateway:
     """The routes of a template and of its nested stacks."""
 
     def __init__(self, routes: Sequence[Route], cors: Cors = NO_PAGES) -> None:
@@ -110,7 +110,7 @@ class Gateway:
         self.routes = sorted(routes, key=lambda route: route.key.count("{"))  # most specific first
 
     @classmethod
-    def from_template(cls, template: Template, functions: dict[str, str]) -> Gateway:
+    def from_template(cls, template: Template, functions: dict[str, str]) -> ApiGateway:
         """Read the routes; ``functions`` maps a function's ARN to its logical id."""
         uris = {
             f"integrations/{part.resolve({'Ref': resource.logical_id})}": resource.properties["IntegrationUri"]
@@ -127,7 +127,7 @@ class Gateway:
             routes.append(Route(key, functions[uri], resource.properties.get("AuthorizationType", "NONE")))
         return cls(routes, _cors(template))
 
-    def find(self, request: Request) -> tuple[Route, dict[str, str]] | None:
+    def find(self, request: GatewayRequest) -> tuple[Route, dict[str, str]] | None:
         """The most specific route for a request, with its path parameters."""
         path = request.target.partition("?")[0][1:].split("/")
         for route in self.routes:
@@ -154,7 +154,7 @@ def _cors(template: Template) -> Cors:
     )
 
 
-def event(request: Request, route: Route, parameters: dict[str, str], now: float) -> dict[str, Any]:
+def event(request: GatewayRequest, route: Route, parameters: dict[str, str], now: float) -> dict[str, Any]:
     """The event of a request to the API that arrives at ``now`` (unix seconds)."""
     headers = _joined((name.lower(), value) for name, value in request.headers)
     path = unquote(request.target.partition("?")[0])
@@ -175,12 +175,12 @@ def _caller(authorization: str, header: str) -> dict[str, Any]:
     return {}
 
 
-def event_at_url(request: Request, host: str, now: float) -> dict[str, Any]:
+def event_at_url(request: GatewayRequest, host: str, now: float) -> dict[str, Any]:
     """The event of a request to a function URL: no route and no parameters, the path as it was sent."""
     return _event(request, "$default", request.target.partition("?")[0], host, now)
 
 
-def _event(request: Request, route_key: str, path: str, host: str, now: float) -> dict[str, Any]:
+def _event(request: GatewayRequest, route_key: str, path: str, host: str, now: float) -> dict[str, Any]:
     _, _, query = request.target.partition("?")
     headers = {**_joined((name.lower(), value) for name, value in request.headers), "host": host}
     result: dict[str, Any] = {

@@ -19,9 +19,9 @@ from waitress.server import create_server
 
 from kanon.console.answering import name_of
 from kanon.cors import Cors
-from kanon.local.gateway import NO_PAGES, PAYLOAD_LIMIT, GatewayResponse, Request, message
+from kanon.local.gateway import NO_PAGES, PAYLOAD_LIMIT, GatewayRequest, GatewayResponse, message
 
-Answer = Callable[[Request], GatewayResponse]
+RequestHandler = Callable[[GatewayRequest], GatewayResponse]
 OWN_NAMES = frozenset({"127.0.0.1", "localhost"})
 MOST_CONNECTIONS, IDLE_SECONDS = 100, 30
 """Open connections, and seconds after which one without a request in progress is closed."""
@@ -30,10 +30,10 @@ FOREIGN = message(403, "pages of this origin may not call: start the service wit
 _HOP_BY_HOP = {"connection", "content-length", "keep-alive", "transfer-encoding", "upgrade"}
 
 
-class Server:
+class ApiServer:
     """Serves ``answer`` on a port (0: a free one) in a thread until closed. Pages that ``cors`` allows may call."""
 
-    def __init__(self, answer: Answer, port: int = 0, cors: Cors = NO_PAGES) -> None:
+    def __init__(self, answer: RequestHandler, port: int = 0, cors: Cors = NO_PAGES) -> None:
         logging.getLogger("waitress").setLevel(logging.ERROR)  # hide its warning about queued requests
         server: Any = create_server(
             _application(_for_pages(answer, cors)),
@@ -80,7 +80,7 @@ def _bound(port: int) -> socket.socket:
     return bound
 
 
-def _application(answer: Answer) -> Callable[[dict[str, Any], Any], Iterable[bytes]]:
+def _application(answer: RequestHandler) -> Callable[[dict[str, Any], Any], Iterable[bytes]]:
     def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         response = WRONG_NAME if _has_wrong_name(environ) else answer(_request(environ))
         headers = [(k, v) for k, v in response.headers if k.lower() not in _HOP_BY_HOP]
@@ -95,10 +95,10 @@ def _has_wrong_name(environ: dict[str, Any]) -> bool:
     return "HTTP_HOST" in environ and name_of(f"//{environ['HTTP_HOST']}") not in OWN_NAMES
 
 
-def _for_pages(answer: Answer, cors: Cors) -> Answer:
+def _for_pages(answer: RequestHandler, cors: Cors) -> RequestHandler:
     """As the gateway answers pages: preflight requests itself. Unlike it, a page that may not call is refused."""
 
-    def answer_page(request: Request) -> GatewayResponse:
+    def answer_page(request: GatewayRequest) -> GatewayResponse:
         headers = dict(request.headers)
         preflight = cors.preflight(request.method, headers)
         if preflight is not None:
@@ -112,12 +112,12 @@ def _for_pages(answer: Answer, cors: Cors) -> Answer:
     return answer_page
 
 
-def _request(environ: dict[str, Any]) -> Request:
+def _request(environ: dict[str, Any]) -> GatewayRequest:
     headers = [(key[5:].replace("_", "-").lower(), value) for key, value in environ.items() if key.startswith("HTTP_")]
     headers += [
         (key.replace("_", "-").lower(), environ[key]) for key in ("CONTENT_TYPE", "CONTENT_LENGTH") if environ.get(key)
     ]
-    return Request(
+    return GatewayRequest(
         method=environ["REQUEST_METHOD"],
         target=environ["REQUEST_URI"],
         headers=headers,

@@ -23,13 +23,13 @@ from botocore.compat import HTTPHeaders
 from kanon.console.answering import Console
 from kanon.local import gateway
 from kanon.local.build import Wake, build_functions, build_storage, function_urls, random_text, wakes
-from kanon.local.clock import Clock, Trigger
+from kanon.local.clock import Clock, ScheduleExpression
 from kanon.local.engines import Emulator, Ministack
 from kanon.local.expiry import ObjectTimes
 from kanon.local.functions import Environment, Function, FunctionError, release_process
 from kanon.local.meter import Meter
 from kanon.local.queues import Queues, queue_mappings
-from kanon.local.server import Server
+from kanon.local.server import ApiServer
 from kanon.local.source import ROOT
 from kanon.local.template import QUEUE, REGION, Template
 from kanon.operate.stacks import DESCRIPTION
@@ -67,7 +67,7 @@ class Stack:
         start: float | None = None,
         seed: int | None = None,
         name: str = "kanon-local",
-        schedule: Trigger | None = None,
+        schedule: ScheduleExpression | None = None,
         template: Path = ROOT / "template.yaml",
         logs: TextIO | None = None,
     ) -> None:
@@ -95,7 +95,7 @@ class Stack:
             self.storage = build_storage(self.template, self.session, self._prefix, self._seed)
             self.functions = self._build_functions()
             arns = {arn: name for name, function in self.functions.items() for arn in (function.arn, function.alias)}
-            self.gateway = gateway.Gateway.from_template(self.template, arns)
+            self.gateway = gateway.ApiGateway.from_template(self.template, arns)
             self.urls = function_urls(self.template, self.functions)
             self._wakes = wakes(self.template, arns, self._schedule)
             self._sqs = self.session.client("sqs")
@@ -188,7 +188,7 @@ class Stack:
 
     # HTTP
 
-    def answer(self, request: gateway.Request) -> gateway.GatewayResponse:
+    def answer(self, request: gateway.GatewayRequest) -> gateway.GatewayResponse:
         """The gateway's answer to an HTTP request; that of a function, if the host is that of its URL."""
         if len(request.body) > gateway.PAYLOAD_LIMIT:
             return gateway.TOO_LARGE
@@ -220,12 +220,12 @@ class Stack:
         else:
             data = json.dumps(body).encode()
             content.setdefault("content-type", "application/json")
-        return self.answer(gateway.Request(method, target, list(content.items()), data))
+        return self.answer(gateway.GatewayRequest(method, target, list(content.items()), data))
 
-    def serve(self, port: int = 0) -> Server:
+    def serve(self, port: int = 0) -> ApiServer:
         """Serve HTTP and a description of the stack on loopback. The caller closes the server."""
 
-        def answer(request: gateway.Request) -> gateway.GatewayResponse:
+        def answer(request: gateway.GatewayRequest) -> gateway.GatewayResponse:
             if (request.method, request.target) == ("GET", DESCRIPTION):
                 content = json.dumps(self.describe()).encode()
                 return gateway.GatewayResponse(200, [("content-type", "application/json")], content)
@@ -237,7 +237,7 @@ class Stack:
                 return gateway.GatewayResponse(shown.status, list(shown.headers.items()), shown.body.encode())
             return self.answer(request)
 
-        return Server(answer, port, self.gateway.cors)
+        return ApiServer(answer, port, self.gateway.cors)
 
     def describe(self) -> dict[str, Any]:
         """The location of the stack's parts, for ``kanon doctor``. It contains no secret."""

@@ -43,7 +43,7 @@ from kanon.gate.true_sets import PREFIX
 from kanon.gate.types import read_types
 from kanon.keys import fetch_noise_keys, fetch_secret
 from kanon.local import Stack
-from kanon.local.functions import Context, Environment
+from kanon.local.functions import Environment, HandlerContext
 from kanon.local.template import REGION
 from tests.e2e.gate.oracle import laws
 from tests.faults.fault_injector import Behaviour, FaultInjector, ProcessDied, Worker, undisturbed
@@ -214,8 +214,8 @@ class SimulatedStack(SimulatedTime):
             result = environment._handler({"Records": [record]}, self._context(worker))
         return not result["batchItemFailures"]
 
-    def _context(self, worker: Worker) -> Context:
-        return Context("evaluate", "512", lambda: worker.deadline - self.true_time())
+    def _context(self, worker: Worker) -> HandlerContext:
+        return HandlerContext("evaluate", "512", lambda: worker.deadline - self.true_time())
 
     def run_schedule(self, *tries: Behaviour) -> list[Worker]:
         """The schedule's event once, repeated as Lambda does while it fails; the n-th try meets ``tries[n]``.

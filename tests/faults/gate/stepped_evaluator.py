@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from botocore.awsrequest import AWSResponse
 
-from kanon.local.functions import Context
+from kanon.local.functions import HandlerContext
 from tests.faults.failures import Action
 from tests.faults.fault_injector import Call, ProcessDied, Worker
 from tests.faults.gate.simulated_stack import SimulatedStack
@@ -91,7 +91,7 @@ class SteppedEvaluator:
         self.simulation.faults.worker = self.worker
         try:
             with self.environment._process:
-                self.acknowledged = self._handle(Context(self.function, "512", self._time_left))
+                self.acknowledged = self._handle(HandlerContext(self.function, "512", self._time_left))
         except ProcessDied:
             self.acknowledged = False
         except BaseException as error:
@@ -101,7 +101,7 @@ class SteppedEvaluator:
             self._error = self._error or self.simulation.faults.mistake
             self._stands.release()
 
-    def _handle(self, context: Context) -> bool:
+    def _handle(self, context: HandlerContext) -> bool:
         body = json.dumps({"slot": self.slot, "hop": 0})
         record = {"messageId": "m", "body": body, "eventSource": "aws:sqs", "receiptHandle": "r"}
         result = self.environment._handler({"Records": [record]}, context)
@@ -116,7 +116,7 @@ class SteppedSweeper(SteppedEvaluator):
 
     function = "sweep"
 
-    def _handle(self, context: Context) -> bool:
+    def _handle(self, context: HandlerContext) -> bool:
         try:
             self.environment._handler({}, context)
         except Exception:

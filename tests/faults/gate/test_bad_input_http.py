@@ -90,7 +90,7 @@ class InProcess(BaseAdapter):
     def send(self, request: requests.PreparedRequest, **_: Any) -> requests.Response:  # type: ignore[override]
         body = request.body or b""
         answer = self.stack.answer(
-            gateway.Request(
+            gateway.GatewayRequest(
                 method=str(request.method),
                 target=request.path_url,
                 headers=[(name.lower(), str(value)) for name, value in request.headers.items()],

@@ -103,7 +103,7 @@ class Service:
 
     def send(self, method: str, target: str, body: bytes, headers: dict[str, str]) -> gateway.GatewayResponse:
         before = sum(self.stack.meter.written.values())
-        answer = self.stack.answer(gateway.Request(method, target, list(headers.items()), body))
+        answer = self.stack.answer(gateway.GatewayRequest(method, target, list(headers.items()), body))
         assert self.stack.failures == []
         assert answer.status in (200, 400, 401, 404, 405, 413, 415, 422)
         if answer.status != 200:

@@ -28,7 +28,7 @@ from kanon.gate.names import set_key
 from kanon.gate.slots import Layout
 from kanon.gate.storage.aws.statuses import Statuses
 from kanon.keys import Secret
-from kanon.local.functions import Context
+from kanon.local.functions import HandlerContext
 from kanon.local.template import Template
 from tests.integration.gate.tables import cross, move_horizon
 from tests.monitor.monitor import Log, Monitor
@@ -237,7 +237,7 @@ class Edge:
         self.monitor.asked(event)
         module = self.module(function)
         with self._captured():
-            result = module.handler(json.loads(json.dumps(event)), Context(function, "512", lambda: 30.0))
+            result = module.handler(json.loads(json.dumps(event)), HandlerContext(function, "512", lambda: 30.0))
         result = json.loads(json.dumps(result))
         self.monitor.answered(function, event, result)
         assert isinstance(result["body"], str)

@@ -13,18 +13,18 @@ from kanon.gateway.epochs import Epochs
 from kanon.gateway.oblivious import KEYS_PATH
 from kanon.keys import Secret
 from kanon.local import Stack
-from kanon.local.gateway import GatewayResponse, Request, message
-from kanon.local.server import Server
+from kanon.local.gateway import GatewayRequest, GatewayResponse, message
+from kanon.local.server import ApiServer
 from kanon.operate.gateway import examine_gateway
 from kanon.operate.stacks import deployed_stack
 from tests.conftest import START
 from tests.integration.gate.doctor_view import doctor, seen, wrong
 
-Answer = Callable[[Request], GatewayResponse]
+Answer = Callable[[GatewayRequest], GatewayResponse]
 
 
 def examined(stack: Stack, answer: Answer, late: float = 0.0, *, secrets: bool = True) -> Finding:
-    with closing(Server(answer)) as server:
+    with closing(ApiServer(answer)) as server:
         running = replace(seen(stack), url=server.url)
         (finding,) = examine_gateway(running, stack.clock.now() + late, secrets=secrets)
     return finding
@@ -69,7 +69,7 @@ def test_clocks_may_differ_at_the_end_of_a_week(new_stack: Callable[..., Stack])
 
 def test_what_only_the_edge_may_call_or_nothing_answers_is_not_seen(stack: Stack) -> None:
     assert examined(stack, lambda _: message(403, "Forbidden")).verdict is Verdict.NOT_SEEN
-    with closing(Server(stack.answer)) as server:
+    with closing(ApiServer(stack.answer)) as server:
         gone = replace(seen(stack), url=server.url)
     for running in (gone, replace(gone, url="")):
         (finding,) = examine_gateway(running, stack.clock.now(), secrets=False)

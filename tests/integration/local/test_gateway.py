@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from kanon.local.gateway import Gateway, Request, Route, event, response
+from kanon.local.gateway import ApiGateway, GatewayRequest, Route, event, response
 from kanon.local.template import TemplateError
 
-GATEWAY = Gateway(
+GATEWAY = ApiGateway(
     [
         Route("GET /things/{thing}", "a"),
         Route("POST /things/{thing}", "a"),
@@ -19,12 +19,12 @@ GATEWAY = Gateway(
 
 
 def find(method: str, target: str) -> tuple[str, dict[str, str]] | None:
-    found = GATEWAY.find(Request(method, target))
+    found = GATEWAY.find(GatewayRequest(method, target))
     return None if found is None else (found[0].key, found[1])
 
 
 def sent(**fields: Any) -> dict[str, Any]:
-    request = Request(**{"method": "GET", "target": "/things/x", **fields})
+    request = GatewayRequest(**{"method": "GET", "target": "/things/x", **fields})
     found = GATEWAY.find(request)
     assert found is not None
     return event(request, *found, now=1_700_000_000.25)
@@ -108,7 +108,7 @@ def test_text_passes_unchanged_and_other_content_in_base64(
 
 def test_a_route_api_gateway_would_refuse_is_refused() -> None:
     with pytest.raises(TemplateError, match="refuses the segment"):
-        Gateway([Route("POST /things/{thing}:join", "a")])
+        ApiGateway([Route("POST /things/{thing}:join", "a")])
 
 
 def test_a_result_becomes_status_headers_and_body() -> None:

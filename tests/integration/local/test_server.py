@@ -9,16 +9,16 @@ import pytest
 
 from kanon.cors import Cors
 from kanon.local import server as module
-from kanon.local.gateway import GatewayResponse, Request
-from kanon.local.server import Server
+from kanon.local.gateway import GatewayRequest, GatewayResponse
+from kanon.local.server import ApiServer
 
 
-def _answer(_: Request) -> GatewayResponse:
+def _answer(_: GatewayRequest) -> GatewayResponse:
     return GatewayResponse(200)
 
 
 @contextmanager
-def _connected(server: Server) -> Iterator[http.client.HTTPConnection]:
+def _connected(server: ApiServer) -> Iterator[http.client.HTTPConnection]:
     """A connection to a server, which is closed after it."""
     address = server.url.removeprefix("http://")
     with closing(server), closing(http.client.HTTPConnection(address, timeout=10)) as connection:
@@ -26,7 +26,7 @@ def _connected(server: Server) -> Iterator[http.client.HTTPConnection]:
 
 
 def test_a_server_closes_even_if_its_loop_turns_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    server = Server(_answer)
+    server = ApiServer(_answer)
     trigger, loop = server._server.trigger, server._thread
     wake = trigger._physical_pull
 
@@ -64,13 +64,13 @@ TEXT = {"Content-Type": "text/plain"}
 def test_only_requests_to_its_own_names_and_not_of_other_sites_are_answered(
     method: str, headers: dict[str, str], status: int
 ) -> None:
-    seen: list[Request] = []
+    seen: list[GatewayRequest] = []
 
-    def answer(request: Request) -> GatewayResponse:
+    def answer(request: GatewayRequest) -> GatewayResponse:
         seen.append(request)
         return GatewayResponse(200)
 
-    with _connected(Server(answer)) as connection:
+    with _connected(ApiServer(answer)) as connection:
         connection.request(method, "/v1alpha/createJob", headers=headers)
         assert connection.getresponse().status == status
     assert len(seen) == (status == 200)
@@ -88,7 +88,7 @@ def test_only_requests_to_its_own_names_and_not_of_other_sites_are_answered(
 def test_a_page_that_was_named_may_call(
     method: str, origin: str, more: dict[str, str], status: int, allowed: str | None
 ) -> None:
-    with _connected(Server(_answer, cors=Cors.of(["https://page.test"]))) as connection:
+    with _connected(ApiServer(_answer, cors=Cors.of(["https://page.test"]))) as connection:
         connection.request(method, "/v1:query", headers={"Origin": origin, **more})
         answer = connection.getresponse()
         assert (answer.status, answer.headers["access-control-allow-origin"]) == (status, allowed)
@@ -98,7 +98,7 @@ def test_a_page_that_was_named_may_call(
 def test_idle_connections_are_bounded_and_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("MOST_CONNECTIONS", 5), ("IDLE_SECONDS", 1)):
         monkeypatch.setattr(module, name, value)
-    server = Server(_answer)
+    server = ApiServer(_answer)
     place = ("127.0.0.1", int(server.url.rpartition(":")[2]))
     with ExitStack() as idle:
         for _ in range(6):

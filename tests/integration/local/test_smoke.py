@@ -18,17 +18,17 @@ from botocore.credentials import Credentials
 from infra import smoke
 from kanon.http.origin import RELAYED
 from kanon.local import Stack
-from kanon.local.gateway import GatewayResponse, Request, message
-from kanon.local.server import Server
+from kanon.local.gateway import GatewayRequest, GatewayResponse, message
+from kanon.local.server import ApiServer
 from tests.integration.credentials.people import TYPES
 
 KEY = Credentials("caller", "the caller's secret")
 START = 1_700_000_000.0
 REFUSED = message(403, "Forbidden")
-Gateway = Callable[[Request], GatewayResponse]
+Gateway = Callable[[GatewayRequest], GatewayResponse]
 
 
-def is_signed(request: Request) -> bool:
+def is_signed(request: GatewayRequest) -> bool:
     """Whether a request carries the signature that its method, path, headers and body give under KEY."""
     headers = dict(request.headers)
     if "x-amz-date" not in headers or "authorization" not in headers:
@@ -50,7 +50,7 @@ def is_signed(request: Request) -> bool:
 def guarded(answer: Gateway, *, joins_open: bool) -> Gateway:
     """A gateway in front that asks for signatures where the template does."""
 
-    def gateway(request: Request) -> GatewayResponse:
+    def gateway(request: GatewayRequest) -> GatewayResponse:
         joins, batches = request.target.endswith("join"), request.target.endswith(("batchJoin", "batchQuery"))
         wanted = request.method == "POST" and (batches or (joins and not joins_open))
         return answer(request) if not wanted or is_signed(request) else REFUSED
@@ -60,7 +60,7 @@ def guarded(answer: Gateway, *, joins_open: bool) -> Gateway:
 
 @contextlib.contextmanager
 def served(answer: Gateway) -> Iterator[str]:
-    server = Server(answer)
+    server = ApiServer(answer)
     try:
         yield server.url
     finally:
@@ -109,7 +109,7 @@ def test_relays_are_not_checked_without_a_gateway_or_its_secret(gateway: dict[st
 def test_a_gateway_that_answers_wrongly_fails_its_check(relayed: Stack) -> None:
     for path, wrong in (("/v1/proxy/keys", b"a key"), ("/v1/gateway", b"no answer")):
 
-        def spoiled(request: Request, path: str = path, wrong: bytes = wrong) -> GatewayResponse:
+        def spoiled(request: GatewayRequest, path: str = path, wrong: bytes = wrong) -> GatewayResponse:
             answer = guarded(relayed.answer, joins_open=True)(request)
             return dataclasses.replace(answer, body=wrong) if request.target == path else answer
 
@@ -155,7 +155,7 @@ def test_the_key_of_an_issuer_is_checked_and_nobody_enrols(issuing: Stack) -> No
     ],
 )
 def test_a_wrong_issuer_fails_its_check(issuing: Stack, path: str, changes: dict[str, Any], seen: str) -> None:
-    def spoiled(request: Request) -> GatewayResponse:
+    def spoiled(request: GatewayRequest) -> GatewayResponse:
         answer = issuing.answer(request)
         if request.target != path:
             return answer
@@ -207,11 +207,11 @@ def forget_header(response: GatewayResponse, name: str) -> GatewayResponse:
     ids=["cache headers", "page policy", "colon path", "escaped colon", "wrong answer", "other version"],
 )
 def test_each_planted_problem_fails_its_check(
-    stack: Stack, spoil: Callable[[Request, GatewayResponse], GatewayResponse], failed: set[str]
+    stack: Stack, spoil: Callable[[GatewayRequest, GatewayResponse], GatewayResponse], failed: set[str]
 ) -> None:
     sound = guarded(stack.answer, joins_open=True)
 
-    def spoiled(request: Request) -> GatewayResponse:
+    def spoiled(request: GatewayRequest) -> GatewayResponse:
         answer = sound(request)
         return answer if answer.status == 403 else spoil(request, answer)
 

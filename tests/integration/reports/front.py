@@ -18,7 +18,7 @@ from typing import Any
 from unittest import mock
 
 from kanon import aws, clock
-from kanon.local.functions import Context
+from kanon.local.functions import HandlerContext
 from kanon.reports.avro import Report, read_reports
 from kanon.reports.job import JobRequest
 from kanon.reports.service.bodies import named_buckets, read_request
@@ -123,7 +123,7 @@ class Front:
         sessions = mock.patch.object(aws, "session", return_value=self)
         now = mock.patch.object(clock, "now", return_value=self.service.tables.now)
         with sessions, now, mock.patch.object(clock, "sleep"), self._captured():
-            result = module.handler(json.loads(json.dumps(given)), Context(function, "512", lambda: seconds))
+            result = module.handler(json.loads(json.dumps(given)), HandlerContext(function, "512", lambda: seconds))
         return json.loads(json.dumps(result))
 
     def create_client(self, service: str, **options: Any) -> Any:

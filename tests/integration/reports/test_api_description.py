@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from infra import openapi
-from kanon.local.gateway import Gateway, Route
+from kanon.local.gateway import ApiGateway, Route
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def test_reports_are_described_apart_from_the_gate(description: dict[str, Any]) 
 def test_every_path_is_accepted_by_api_gateway(description: dict[str, Any]) -> None:
     paths = description["paths"].keys() - openapi.description(openapi.GATE)["paths"].keys()
     routes = [Route(f"{method.upper()} {path}", "f") for path in paths for method in ("get", "post")]
-    assert len(Gateway(routes).routes) == 2 * len(paths)
+    assert len(ApiGateway(routes).routes) == 2 * len(paths)
 
 
 def test_every_reference_has_a_target_and_every_schema_is_used(description: dict[str, Any]) -> None:

@@ -19,14 +19,14 @@ from kanon.errors import FingerprintMismatchError, ThrottledError
 from kanon.http import edge
 from kanon.http.answers import STATUS_NAMES, error_answer
 from kanon.http.bodies import MOST_BODY_BYTES, MOST_RELAXED_CHARACTERS, RequestError, read_json
-from kanon.local.functions import Context
+from kanon.local.functions import HandlerContext
 
 
 class Number(BaseModel):
     number: int
 
 
-CONTEXT = Context("number", "512", lambda: 30.0)
+CONTEXT = HandlerContext("number", "512", lambda: 30.0)
 
 
 class Service:
