@@ -35,7 +35,7 @@ from kanon.cors import Cors
 from kanon.local import Stack
 from kanon.local.clock import Every
 from kanon.reports.avro import read_summary, write_domain
-from kanon.serving.access import Auth
+from kanon.serving.access import AuthMode
 from tests.integration.credentials.people import account, client_of, count, device
 from tests.integration.serving.machine import PERIOD, START, Machine, machine
 from tests.moto_engine import Moto
@@ -43,7 +43,7 @@ from tests.unit.reports.made import keys16
 
 TYPES = {"terms": {"k": 20, "window": 24, "profile": "crossing"}}
 LISTED = {"searches": {**TYPES["terms"], "listed": True}}
-OPEN = Credentials(Auth.OPEN, Auth.KEY, None, None, None)
+OPEN = Credentials(AuthMode.OPEN, AuthMode.KEY, None, None, None)
 STALE_STEPS = 30
 FIRST_KEY = 900
 """Seconds in which the stack issues its first public key."""

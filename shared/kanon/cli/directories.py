@@ -12,7 +12,7 @@ from kanon.cli.errors import CommandError
 from kanon.cli.options import columns_hinted, types_document
 
 if TYPE_CHECKING:
-    from kanon.serving.arrivals import Counted
+    from kanon.serving.arrivals import RowCounts
     from kanon.serving.directory import Given
 
 Joins = Annotated[
@@ -45,7 +45,7 @@ def given_of(type_: "list[str] | None", types_file: Path | None, period: int | N
     return Given(period=period, types=document)
 
 
-def say_counted(counted: "Counted", window: int) -> None:
+def say_counted(counted: "RowCounts", window: int) -> None:
     """Say on standard error what became of the rows."""
     parts = [f"{counted.new:,} new, and counted"]
     if counted.known:

@@ -26,7 +26,7 @@ from kanon.cli.screen import working
 if TYPE_CHECKING:
     from kanon.serving.directory import Directory, Given
     from kanon.serving.gating import Ran
-    from kanon.serving.output import Written
+    from kanon.serving.output import TableDescription
 
 
 def gate(
@@ -84,12 +84,12 @@ def _storage_of(out: Path) -> Any:
     return output_database if output_database.is_database(out) else output
 
 
-def _written(out: Path, data: Path) -> "Written | None":
+def _written(out: Path, data: Path) -> "TableDescription | None":
     """What the output says. A new directory cannot continue an output that exists."""
     from kanon.gate.storage.disk.control import NAME
 
     _check_writable(out, data)
-    before: Written | None = _storage_of(out).written(out)
+    before: TableDescription | None = _storage_of(out).written(out)
     if before is not None and not (data / NAME).exists():
         raise CommandError(
             f"{data} is new, and {out} has answers of another deployment. Keep {data} between runs: an empty one each"
@@ -110,7 +110,7 @@ def _check_writable(out: Path, data: Path) -> None:
 
 
 @contextmanager
-def _opened(data: Path, given: "Given", before: "Written | None", now: float) -> "Iterator[Directory]":
+def _opened(data: Path, given: "Given", before: "TableDescription | None", now: float) -> "Iterator[Directory]":
     """The deployment. If it is behind its output, it is a copy, and begins a log generation first."""
     from kanon.gate.mechanism.steps import step_at
     from kanon.serving.arrivals import Arrivals

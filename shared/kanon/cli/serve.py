@@ -15,7 +15,7 @@ from kanon.cli.options import OneType, TypesFile, json_of_file, own_types, refus
 from kanon.cli.screen import program, working
 from kanon.cli.serve_data import ONLY_DATA, Credentials, OfLists, Place, serve_directory, usable
 from kanon.cors import Cors
-from kanon.serving.access import Auth
+from kanon.serving.access import AuthMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,11 +51,11 @@ def serve(
     type_: OneType = None,
     types_file: TypesFile = None,
     join_auth: Annotated[
-        Auth, typer.Option(help="With --data: who may join: with an API key, with a token, or anybody.")
-    ] = Auth.KEY,
+        AuthMode, typer.Option(help="With --data: who may join: with an API key, with a token, or anybody.")
+    ] = AuthMode.KEY,
     batch_auth: Annotated[
-        Auth, typer.Option(help="With --data: who may call batchJoin, batchQuery and /metrics: KEY or JWT.")
-    ] = Auth.KEY,
+        AuthMode, typer.Option(help="With --data: who may call batchJoin, batchQuery and /metrics: KEY or JWT.")
+    ] = AuthMode.KEY,
     jwks: Annotated[
         Path | None, typer.Option(metavar="FILE", help="With --data: public keys (JWKS) of the issuer of tokens.")
     ] = None,
@@ -79,7 +79,7 @@ def serve(
         bool, typer.Option("--gateway", help="With --data: answer relays, which hide who joins (Oblivious HTTP).")
     ] = False,
     list_auth: Annotated[
-        Auth | None, typer.Option(help="With --data: who may read the lists of listed types, by default KEY.")
+        AuthMode | None, typer.Option(help="With --data: who may read the lists of listed types, by default KEY.")
     ] = None,
     review_steps: Annotated[
         int | None,
@@ -89,7 +89,7 @@ def serve(
         int | None, typer.Option(min=1, help="With --data: how many days the history of lists is kept; 90.")
     ] = None,
     enrol_auth: Annotated[
-        Auth | None, typer.Option(help="With --data: who may enrol for credentials, by default KEY; or JWT.")
+        AuthMode | None, typer.Option(help="With --data: who may enrol for credentials, by default KEY; or JWT.")
     ] = None,
     enrol_verifier: Annotated[
         str | None,
@@ -115,7 +115,7 @@ def serve(
         _rehearse(port, _of_rehearsal(period), type_, types_file, parameters, cors)
     else:
         refuse_unused(context, ("parameters",), "with --data: it is for the rehearsal, without --data")
-        who = (list_auth or Auth.KEY, enrol_auth, enrol_verifier)
+        who = (list_auth or AuthMode.KEY, enrol_auth, enrol_verifier)
         credentials = Credentials(join_auth, batch_auth, jwks, issuer, audience, *who)
         lists = OfLists(list_auth, review_steps, list_days)
         reports = report_origins, epsilon_cap, delta_cap

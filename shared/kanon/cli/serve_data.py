@@ -19,7 +19,7 @@ from kanon.cli.directories import directory_errors
 from kanon.cli.errors import needs
 from kanon.cli.screen import program, warn
 from kanon.cors import Cors
-from kanon.serving.access import Access, Auth, Check
+from kanon.serving.access import Access, AuthMode, BearerCheck
 
 if TYPE_CHECKING:
     from kanon.gate.enrol_routes import EnrolRoutes, Identify
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from kanon.serving.api_keys import ApiKeys
     from kanon.serving.directory import Directory
     from kanon.serving.lists import Lister
-    from kanon.serving.reporting import Reporting
-    from kanon.serving.tokens import Tokens
+    from kanon.serving.reporting import DirectoryReports
+    from kanon.serving.tokens import AcceptedTokens
 
 ONLY_DATA = (
     *("host", "join_auth", "batch_auth", "jwks", "issuer", "audience"),
@@ -66,51 +66,52 @@ class Place:
 class Credentials:
     """Who may call, and what tokens are checked with."""
 
-    join: Auth
-    batch: Auth
+    join: AuthMode
+    batch: AuthMode
     jwks: Path | None
     issuer: str | None
     audience: str | None
-    lists: Auth = Auth.KEY
-    enrol: Auth | None = None
+    lists: AuthMode = AuthMode.KEY
+    enrol: AuthMode | None = None
     verifier: str | None = None
 
     def check(self) -> None:
         """Refuse options that do not fit together."""
-        tokens = Auth.JWT in (self.join, self.batch, self.lists, self.enrol)
+        tokens = AuthMode.JWT in (self.join, self.batch, self.lists, self.enrol)
         given = [value is not None for value in (self.jwks, self.issuer, self.audience)]
-        if self.batch is Auth.OPEN:
+        if self.batch is AuthMode.OPEN:
             raise typer.BadParameter("batches always need KEY or JWT", param_hint="--batch-auth")
-        if self.enrol is Auth.OPEN:
+        if self.enrol is AuthMode.OPEN:
             raise typer.BadParameter("one person is one account: KEY or JWT", param_hint="--enrol-auth")
         if self.enrol is not None and self.verifier is not None:
             raise typer.BadParameter("has no effect with --enrol-verifier", param_hint="--enrol-auth")
         if self.verifier is not None:  # before a directory is made
-            from kanon.serving.verifier import Verifier
+            from kanon.serving.verifier import AttestationVerifier
 
-            Verifier(self.verifier)
+            AttestationVerifier(self.verifier)
         if tokens and not all(given):
             raise typer.BadParameter("JWT needs --jwks, --issuer and --audience")
         if any(given) and not tokens:
             raise typer.BadParameter("--jwks, --issuer and --audience have no effect without --join-auth JWT")
 
-    def access(self, keys: Check, types: "Collection[Type]" = ()) -> Access:
+    def access(self, keys: BearerCheck, types: "Collection[Type]" = ()) -> Access:
         """The checks of requests to a service with these types. ``keys`` checks an API key."""
-        checks = {Auth.KEY: keys}
+        checks = {AuthMode.KEY: keys}
         if self.tokens is not None:
-            checks[Auth.JWT] = self.tokens.has
+            checks[AuthMode.JWT] = self.tokens.has
         needing = frozenset(type_.name for type_ in types if type_.credential)
-        enrol = Auth.OPEN if self.verifier is not None else self.enrol or Auth.KEY  # the verifier is asked later
+        asked_later = self.verifier is not None
+        enrol = AuthMode.OPEN if asked_later else self.enrol or AuthMode.KEY
         return Access(self.join, self.batch, checks, self.lists, enrol, needing)
 
     @cached_property
-    def tokens(self) -> "Tokens | None":
+    def tokens(self) -> "AcceptedTokens | None":
         """What checks tokens, if there are any."""
         if self.jwks is None:
             return None
-        from kanon.serving.tokens import Tokens
+        from kanon.serving.tokens import AcceptedTokens
 
-        return Tokens(self.jwks, self.issuer or "", self.audience or "")
+        return AcceptedTokens(self.jwks, self.issuer or "", self.audience or "")
 
     def enrolment(self, directory: "Directory", keys: "ApiKeys") -> "EnrolRoutes | None":
         """The routes to enrol in a directory with a type that needs credentials."""
@@ -122,8 +123,8 @@ class Credentials:
         from kanon.serving.enrolment import open_credentials, refuse_other_names
 
         enrolling, account_key = open_credentials(directory)
-        kind = self.enrol or Auth.KEY if self.verifier is None else "DEVICE"
-        refuse_other_names(directory, f"JWT {self.issuer}" if kind == Auth.JWT else kind)
+        kind = self.enrol or AuthMode.KEY if self.verifier is None else "DEVICE"
+        refuse_other_names(directory, f"JWT {self.issuer}" if kind == AuthMode.JWT else kind)
         name_of = self._name_of(keys, enrolling.issuer.deployment)
 
         def account(event: Mapping[str, Any]) -> str | None:
@@ -136,10 +137,10 @@ class Credentials:
         """What names the account of an event, of its kind."""
         if self.verifier is not None:
             from kanon.gate.attesting import Attested
-            from kanon.serving.verifier import Verifier
+            from kanon.serving.verifier import AttestationVerifier
 
-            return Attested(deployment, Verifier(self.verifier))
-        name_of = self.tokens.subject_of if self.tokens is not None and self.enrol is Auth.JWT else keys.name_of
+            return Attested(deployment, AttestationVerifier(self.verifier))
+        name_of = self.tokens.subject_of if self.tokens is not None and self.enrol is AuthMode.JWT else keys.name_of
         return lambda event: name_of(event["headers"].get("authorization", "").partition(" ")[2].strip())
 
 
@@ -161,7 +162,7 @@ def usable(port: int, host: str = "127.0.0.1") -> Iterator[None]:
 class OfLists:
     """What the options say of lists."""
 
-    auth: Auth | None
+    auth: AuthMode | None
     review_steps: int | None
     days: int | None
 
@@ -175,7 +176,7 @@ class OfLists:
             if any(value is not None for value in vars(self).values()):
                 raise typer.BadParameter("no type is listed: --list-auth, --review-steps and --list-days need one")
             return False
-        if Auth.OPEN in (credentials.join, credentials.lists) and not self.review_steps:
+        if AuthMode.OPEN in (credentials.join, credentials.lists) and not self.review_steps:
             raise typer.BadParameter(
                 "with --join-auth OPEN invented clients can list any text, and with --list-auth OPEN anybody can read"
                 " it: give the steps in which you can suppress it, such as --review-steps 24"
@@ -192,13 +193,13 @@ class OfLists:
         return Lister(directory, self.review_steps or 0, **days)
 
 
-def _reporting(directory: "Directory", asked: OfReports) -> "Reporting | None":
+def _reporting(directory: "Directory", asked: OfReports) -> "DirectoryReports | None":
     """The reports of a directory, if they are on."""
     if not directory.reports_on and asked == (None, None, None):
         return None
-    from kanon.serving.reporting import Asked, open_reporting
+    from kanon.serving.reporting import RequestedParameters, open_reporting
 
-    return open_reporting(directory, Asked(*asked))
+    return open_reporting(directory, RequestedParameters(*asked))
 
 
 @needs("serve")
@@ -245,9 +246,9 @@ def serve_directory(
 
 def _say_who_may_call(place: Place, credentials: Credentials, *, any_key: bool) -> None:
     """Say on standard error what an operator must know before anybody calls."""
-    if Auth.KEY in (credentials.join, credentials.batch, credentials.lists) and not any_key:
+    if AuthMode.KEY in (credentials.join, credentials.batch, credentials.lists) and not any_key:
         typer.echo(f"No API key exists yet. Make one: {program()} operate api-key --data {place.data}", err=True)
-    if credentials.join is Auth.OPEN:
+    if credentials.join is AuthMode.OPEN:
         warn("with --join-auth OPEN anybody who reaches this port can invent clients, and so make any set true")
     if not _is_loopback(place.host):
         warn("requests and keys travel unencrypted: let a proxy that speaks HTTPS forward them")

@@ -48,7 +48,7 @@ HEADERS = {
 }
 
 
-class Reply(NamedTuple):
+class ConsoleResponse(NamedTuple):
     """An HTTP response."""
 
     status: int
@@ -74,7 +74,7 @@ class Console:
         """What to open in a browser: the part after # is never sent."""
         return f"{url}/#{self.token}"
 
-    def answer(self, method: str, path: str, headers: Mapping[str, str], body: str) -> Reply | None:
+    def answer(self, method: str, path: str, headers: Mapping[str, str], body: str) -> ConsoleResponse | None:
         """The reply to a request; None if it is not for the console. Header names are in lower case."""
         if path not in FILES and path != CLOCK and not path.startswith(CALLS):
             return None
@@ -87,7 +87,7 @@ class Console:
         refused = self._refused(method, headers)
         return refused or (self._moved(body) if path == MOVE else self._run(path.removeprefix(CALLS), body))
 
-    def _refused(self, method: str, headers: Mapping[str, str]) -> Reply | None:
+    def _refused(self, method: str, headers: Mapping[str, str]) -> ConsoleResponse | None:
         origin = headers.get("origin")
         if method != "POST":
             return _problem(405, "use POST")
@@ -99,10 +99,10 @@ class Console:
             return _problem(415, "send application/json")
         return None
 
-    def _clock(self) -> Reply:
+    def _clock(self) -> ConsoleResponse:
         return _json(200, {"now": clock.now(), "moves": self._move is not None})
 
-    def _moved(self, body: str) -> Reply:
+    def _moved(self, body: str) -> ConsoleResponse:
         if self._move is None:
             return _problem(400, "only the clock of a rehearsal moves: start kanon serve without --data")
         try:
@@ -111,7 +111,7 @@ class Console:
             return _problem(400, str(error))
         return self._clock()
 
-    def _run(self, command: str, body: str) -> Reply:
+    def _run(self, command: str, body: str) -> ConsoleResponse:
         try:
             given = json.loads(body)
             options = arguments(command, given)
@@ -166,7 +166,7 @@ def moment_of(body: str) -> float:
     return float(max(-1e18, min(given["to"], 1e18)))
 
 
-def _ran(words: list[str], folder: str) -> Reply:
+def _ran(words: list[str], folder: str) -> ConsoleResponse:
     """What a command printed; the last line of its errors with status 400 if it failed."""
     program = [sys.executable, "-c", "from kanon.cli.start import main; main()"]
     try:
@@ -189,17 +189,17 @@ def _warnings(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.startswith(("Warning", "left out"))]
 
 
-def _json(status: int, content: Any) -> Reply:
-    return Reply(status, {**HEADERS, "Content-Type": "application/json"}, json.dumps(content))
+def _json(status: int, content: Any) -> ConsoleResponse:
+    return ConsoleResponse(status, {**HEADERS, "Content-Type": "application/json"}, json.dumps(content))
 
 
-def _problem(status: int, text: str) -> Reply:
+def _problem(status: int, text: str) -> ConsoleResponse:
     return _json(status, {"problem": text})
 
 
-def _file(path: str) -> Reply:
+def _file(path: str) -> ConsoleResponse:
     name, kind = FILES[path]
-    return Reply(200, {**HEADERS, "Content-Type": kind}, _text(name))
+    return ConsoleResponse(200, {**HEADERS, "Content-Type": kind}, _text(name))
 
 
 @cache

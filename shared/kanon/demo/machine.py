@@ -9,13 +9,13 @@ from tempfile import TemporaryDirectory
 from aws_lambda_powertools import Logger
 
 from kanon import clock
-from kanon.serving.access import Access, Auth
+from kanon.serving.access import Access, AuthMode
 from kanon.serving.directory import Directory, Given, open_directory
 from kanon.serving.http import Server
 from kanon.serving.lists import Lister
 from kanon.serving.service import Service
 
-OPEN = Access(Auth.OPEN, Auth.OPEN, {})
+OPEN = Access(AuthMode.OPEN, AuthMode.OPEN, {})
 DAYS = 10_000
 """How long lists are kept: longer than any log."""
 

@@ -39,8 +39,8 @@ from kanon.http.bodies import MOST_BODY_BYTES
 PASSED_ON = frozenset({"content-type", "authorization"})
 _STEP = re.compile("[0-9]{1,12}")
 
-Event = dict[str, Any]
-Result = dict[str, Any]
+HttpEvent = dict[str, Any]
+HttpResult = dict[str, Any]
 """A request and an answer in format 2.0 of API Gateway."""
 
 NOT_OBLIVIOUS = error_answer(415, f"send the body as Content-Type: {REQUEST_TYPE}")
@@ -78,7 +78,7 @@ class Gateway:
         """Whether a path is one of the gateway's."""
         return path in (KEYS_PATH, GATEWAY_PATH)
 
-    def answer(self, event: Mapping[str, Any], service: Callable[[Event], Result]) -> Result:
+    def answer(self, event: Mapping[str, Any], service: Callable[[HttpEvent], HttpResult]) -> HttpResult:
         """The answer to an outer request; ``service`` answers the inner one."""
         method, path = event["requestContext"]["http"]["method"], event["rawPath"]
         if path == KEYS_PATH and method in ("GET", "HEAD"):
@@ -87,11 +87,11 @@ class Gateway:
             return self._opened(event, service)
         return _refusal(NOWHERE)
 
-    def _keys(self, now: float) -> Result:
+    def _keys(self, now: float) -> HttpResult:
         cached = f"public, max-age={self.epochs.max_age(now)}"
         return _binary(self.epochs.current(now).encode(), KEYS_TYPE, cached)
 
-    def _opened(self, event: Mapping[str, Any], service: Callable[[Event], Result]) -> Result:
+    def _opened(self, event: Mapping[str, Any], service: Callable[[HttpEvent], HttpResult]) -> HttpResult:
         """Decrypt, answer and encrypt."""
         now = clock.now()
         media_type = event["headers"].get("content-type", "").partition(";")[0].strip().lower()
@@ -108,7 +108,7 @@ class Gateway:
         answer = padded(write_response(self._inner(message, now, service)))
         return _binary(exchange.seal(answer), RESPONSE_TYPE, "no-store")
 
-    def _inner(self, message: bytes, now: float, service: Callable[[Event], Result]) -> BinaryResponse:
+    def _inner(self, message: bytes, now: float, service: Callable[[HttpEvent], HttpResult]) -> BinaryResponse:
         try:
             request = read_request(message)
         except BinaryHttpError as error:
@@ -131,7 +131,7 @@ class Gateway:
         )
 
 
-def _event(request: BinaryRequest, path: str, query: str, passed_on: frozenset[str]) -> Event:
+def _event(request: BinaryRequest, path: str, query: str, passed_on: frozenset[str]) -> HttpEvent:
     """The event of an inner request. A header that occurs twice is joined with commas, as API Gateway does."""
     headers: dict[str, str] = {}
     for name, value in request.fields:
@@ -149,16 +149,16 @@ def _event(request: BinaryRequest, path: str, query: str, passed_on: frozenset[s
     }
 
 
-def _response(result: Result) -> BinaryResponse:
+def _response(result: HttpResult) -> BinaryResponse:
     fields = tuple((str(name).lower(), str(value)) for name, value in (result.get("headers") or {}).items())
     return BinaryResponse(int(result["statusCode"]), fields, (result.get("body") or "").encode())
 
 
-def _binary(content: bytes, media_type: str, cached: str) -> Result:
+def _binary(content: bytes, media_type: str, cached: str) -> HttpResult:
     headers = {"Content-Type": media_type, "Cache-Control": cached}
     return {"statusCode": 200, "headers": headers, "body": base64.b64encode(content).decode(), "isBase64Encoded": True}
 
 
-def _refusal(answer: ErrorAnswer) -> Result:
+def _refusal(answer: ErrorAnswer) -> HttpResult:
     headers = {"Content-Type": "application/json", "Cache-Control": "no-store"}
     return {"statusCode": answer.error.code, "headers": headers, "body": answer.model_dump_json()}

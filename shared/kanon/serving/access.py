@@ -22,11 +22,11 @@ LISTS = re.compile(r"/v1/types/[^/]*/(released|ranges)")
 """How the paths of lists begin."""
 JOINS = re.compile(rf"{JOIN_PATH.pattern}|/v1:batchJoin")
 
-Check = Callable[[str], bool]
+BearerCheck = Callable[[str], bool]
 """Whether the text behind ``Bearer`` is a valid key or token."""
 
 
-class Auth(StrEnum):
+class AuthMode(StrEnum):
     """Who may call: anybody, holders of an API key, or holders of a token of the issuer."""
 
     OPEN = "OPEN"
@@ -47,11 +47,11 @@ class Access:
         checks: how the credentials of each way are checked.
     """
 
-    join: Auth
-    batch: Auth
-    checks: Mapping[Auth, Check]
-    lists: Auth = Auth.KEY
-    enrol: Auth = Auth.KEY
+    join: AuthMode
+    batch: AuthMode
+    checks: Mapping[AuthMode, BearerCheck]
+    lists: AuthMode = AuthMode.KEY
+    enrol: AuthMode = AuthMode.KEY
     with_credential: frozenset[str] = frozenset()
 
     def check(self, event: Mapping[str, Any]) -> None:
@@ -61,15 +61,15 @@ class Access:
             RequestError: 401, they are needed and absent, or not valid.
         """
         needed = self._needed(event["requestContext"]["http"]["method"], event["rawPath"])
-        if needed is Auth.OPEN:
+        if needed is AuthMode.OPEN:
             return
         scheme, _, credentials = event["headers"].get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not self.checks[needed](credentials.strip()):
             raise RequestError(UNKNOWN_CALLER)
 
-    def _needed(self, method: str, path: str) -> Auth:
+    def _needed(self, method: str, path: str) -> AuthMode:
         if path in COLLECTED:
-            return Auth.OPEN
+            return AuthMode.OPEN
         if path.startswith((METRICS, *JOB_PATHS)):  # a router may take a line feed after them for nothing
             return self.batch
         if LISTS.match(path):
@@ -77,7 +77,7 @@ class Access:
         if path.rstrip("\n") == CREDENTIALS:
             return self.enrol
         if method in ("GET", "HEAD") or path in OPEN_QUERIES:
-            return Auth.OPEN
+            return AuthMode.OPEN
         if JOIN_PATH.fullmatch(path):
-            return Auth.OPEN if path.split("/")[3] in self.with_credential else self.join
+            return AuthMode.OPEN if path.split("/")[3] in self.with_credential else self.join
         return self.batch

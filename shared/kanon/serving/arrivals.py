@@ -60,7 +60,7 @@ class Names(NamedTuple):
 
 
 @dataclass
-class Counted:
+class RowCounts:
     """What became of the rows of a log."""
 
     new: int = 0  # counted now
@@ -76,7 +76,7 @@ class Reader:
     names: Names
     step: int  # that of now
     period: int  # the length of a step, s
-    counted: Counted = field(default_factory=Counted)
+    counted: RowCounts = field(default_factory=RowCounts)
 
     def usable(self, batch: "JoinBatch") -> Iterator[tuple[int, bytes, bytes, bytes]]:
         """Step, set, client and hash of each row that lies in the window."""

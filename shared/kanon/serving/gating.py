@@ -14,14 +14,14 @@ from kanon.gate.mechanism.above_threshold import is_above
 from kanon.gate.mechanism.searches import Searches
 from kanon.gate.mechanism.steps import end_of, step_at
 from kanon.gate.storage.protocols import Manifest
-from kanon.serving.arrivals import Arrivals, Counted, Reader
+from kanon.serving.arrivals import Arrivals, Reader, RowCounts
 from kanon.serving.directory import Directory
 
 if TYPE_CHECKING:
     from kanon.joinlog.numbered import JoinBatch
 
 
-class Value(NamedTuple):
+class NamedSet(NamedTuple):
     """A set as its owner knows it."""
 
     type_name: str
@@ -29,13 +29,13 @@ class Value(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Statuses:
+class ReleasedStatuses:
     """The released answers of a step: the sets that are ``true``."""
 
     deployment: str
     step: int
     digest: str  # identifies these answers, and all that were released before them
-    true: frozenset[Value]
+    true: frozenset[NamedSet]
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Ran:
         waits_for: the step in which new rows count, if it is later than that of now.
     """
 
-    counted: Counted
-    statuses: Statuses | None
+    counted: RowCounts
+    statuses: ReleasedStatuses | None
     waits_for: int | None
 
 
@@ -82,21 +82,21 @@ def run(directory: Directory, batches: "Iterable[JoinBatch]", now: float, throug
     return Ran(reader.counted, statuses, arrival if waits else None)
 
 
-def released(directory: Directory, arrivals: Arrivals) -> Statuses:
+def released(directory: Directory, arrivals: Arrivals) -> ReleasedStatuses:
     """The answers of the last evaluated step, which are released by this."""
     step = directory.evaluated_through
     arrivals.release(directory.control.manifest() or Manifest(step), directory.joining.client_key)
     true = dict(_true_sets(directory, arrivals, step))
     arrivals.expire(step, true)
     digest = arrivals.released(step) or ""
-    return Statuses(directory.settings.deployment, step, digest, frozenset(true.values()))
+    return ReleasedStatuses(directory.settings.deployment, step, digest, frozenset(true.values()))
 
 
-def _true_sets(directory: Directory, arrivals: Arrivals, step: int) -> Iterator[tuple[bytes, Value]]:
+def _true_sets(directory: Directory, arrivals: Arrivals, step: int) -> Iterator[tuple[bytes, NamedSet]]:
     """Key and name of each set that is true at a step; only logs that runs have read name sets."""
     for key, crossings, suppressed in directory.control.all_crossings():
         named = None if suppressed else arrivals.text(key)
         if named is not None and named[0] in directory.types:
             searches = Searches.of(directory.types[named[0]].parameters, key)
             if is_above(searches, crossings, step, step):
-                yield key, Value(*named)
+                yield key, NamedSet(*named)

@@ -24,7 +24,7 @@ from kanon.http.answers import ErrorAnswer, error_answer
 from kanon.http.bodies import MOST_BODY_BYTES
 
 NO_PAGES = Cors()
-Answer = Callable[[dict[str, Any]], dict[str, Any]]
+EventHandler = Callable[[dict[str, Any]], dict[str, Any]]
 """Takes an event and returns a result, both in format 2.0 of API Gateway."""
 THREADS = 16
 """Requests at a time. Joins wait for the disk together, so more threads store more joins with each write."""
@@ -128,7 +128,12 @@ class Server:
     """
 
     def __init__(
-        self, answer: Answer, host: str, port: int, failed: Callable[[dict[str, Any]], None], cors: Cors = NO_PAGES
+        self,
+        answer: EventHandler,
+        host: str,
+        port: int,
+        failed: Callable[[dict[str, Any]], None],
+        cors: Cors = NO_PAGES,
     ) -> None:
         logging.getLogger("waitress").setLevel(logging.CRITICAL + 1)  # it logs paths, which name sets
         bound = _bound(host, port)
@@ -209,7 +214,7 @@ def _bound(host: str, port: int) -> socket.socket:
     return bound
 
 
-def _for_pages(answer: Answer, failed: Callable[[dict[str, Any]], None], cors: Cors) -> Answer:
+def _for_pages(answer: EventHandler, failed: Callable[[dict[str, Any]], None], cors: Cors) -> EventHandler:
     """An answer that never fails, and that tells a browser which pages may read it."""
 
     def answer_page(event: dict[str, Any]) -> dict[str, Any]:
@@ -240,7 +245,7 @@ def _result(answer: ErrorAnswer) -> dict[str, Any]:
     return {"statusCode": answer.error.code, "headers": headers, "body": answer.model_dump_json()}
 
 
-def _application(answer: Answer) -> Callable[[dict[str, Any], Any], Iterable[bytes]]:
+def _application(answer: EventHandler) -> Callable[[dict[str, Any], Any], Iterable[bytes]]:
     def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         status, headers, body = _response(answer(event_of(environ)))
         headers["Content-Length"] = str(len(body))

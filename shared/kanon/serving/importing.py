@@ -21,7 +21,7 @@ from kanon.gate.mechanism.tape import SET_KEY_BYTES
 from kanon.gate.merging import JOIN, Joins
 from kanon.gate.parts import BYTES_A_MEMBER, BYTES_A_SET, Part
 from kanon.gate.storage.protocols import Piece
-from kanon.serving.arrivals import Arrivals, Counted, Reader
+from kanon.serving.arrivals import Arrivals, Reader, RowCounts
 from kanon.serving.directory import IMPORTING, Directory
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 NAME = "import.db"
 LATEST = "INSERT INTO members VALUES (?, ?) ON CONFLICT (entry) DO UPDATE SET step = MAX(step, excluded.step)"
 SORTED = "SELECT entry, step FROM members ORDER BY substr(entry, 1, 32), step DESC, entry"  # 32 is SET_KEY_BYTES
-Member = tuple[bytes, int]
+MemberEntry = tuple[bytes, int]
 """A join as the log stores it, and its last step."""
 
 
-def import_log(directory: Directory, batches: "Iterable[JoinBatch]", now: float) -> Counted:
+def import_log(directory: Directory, batches: "Iterable[JoinBatch]", now: float) -> RowCounts:
     """Make the first states of a deployment; a run that stopped begins again.
 
     Args:
@@ -86,7 +86,7 @@ def _collected(path: Path) -> sqlite3.Connection:
     return members
 
 
-def _pieces(directory: Directory, members: Iterable[Member], first: int) -> Iterator[Piece]:
+def _pieces(directory: Directory, members: Iterable[MemberEntry], first: int) -> Iterator[Piece]:
     """The parts of members, which come set by set, the latest member of each first."""
     parameters = {directory.segments.numbers[name]: type_.parameters for name, type_ in directory.types.items()}
     kept = {number: each.members_kept for number, each in parameters.items()}
@@ -98,7 +98,7 @@ def _pieces(directory: Directory, members: Iterable[Member], first: int) -> Iter
         lowest = b""
 
 
-def _portions(members: Iterable[Member], kept: Mapping[int, int]) -> Iterator[tuple[Joins, Ints]]:
+def _portions(members: Iterable[MemberEntry], kept: Mapping[int, int]) -> Iterator[tuple[Joins, Ints]]:
     """The members of whole sets, as many as go into a part, and their steps; of each set those that a state keeps."""
     entries, steps, sets, rank = bytearray(), array("q"), 0, 0
     key = b""

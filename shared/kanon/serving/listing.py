@@ -10,7 +10,7 @@ from kanon.serving.measures import ListMeasures, Measures
 LATE_STEPS = 2
 
 
-class Listing:
+class ListPublication:
     """The publication of the lists of a directory."""
 
     def __init__(self, lister: Lister, measures: Measures, logger: Logger) -> None:

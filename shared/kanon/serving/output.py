@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from kanon.created import SHARED, created
 from kanon.errors import ConfigurationError
-from kanon.serving.gating import Statuses, Value
+from kanon.serving.gating import NamedSet, ReleasedStatuses
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +29,7 @@ LAST_STEP = 1 << 40
 
 
 @dataclass(frozen=True)
-class Written:
+class TableDescription:
     """What the description of a table says: the deployment, the last step, and the digest of the answers."""
 
     deployment: str
@@ -47,7 +47,7 @@ def description_of(table: Path) -> Path:
     return table.with_suffix(".json")
 
 
-def written(table: Path) -> Written | None:
+def written(table: Path) -> TableDescription | None:
     """What was written to a table; None if it is new.
 
     Raises:
@@ -63,7 +63,7 @@ def written(table: Path) -> Written | None:
             raise ConfigurationError(f"{table} exists and was not written by `kanon gate`: choose another name")
         return None
     try:
-        found = Written(**json.loads(beside.read_text()))
+        found = TableDescription(**json.loads(beside.read_text()))
     except (ValueError, TypeError, OSError) as error:
         raise ConfigurationError(
             f"{beside} does not describe a table of `kanon gate`: choose another name for the table"
@@ -77,7 +77,7 @@ def is_new(path: Path) -> bool:
     return not path.exists() or not path.stat().st_size
 
 
-def append(table: Path, statuses: Statuses, period: int) -> int:
+def append(table: Path, statuses: ReleasedStatuses, period: int) -> int:
     """Append what has changed to a table. Returns the number of changes.
 
     Raises:
@@ -87,7 +87,7 @@ def append(table: Path, statuses: Statuses, period: int) -> int:
     before = _read(table)
     changes = changed(before, statuses, period)
     rows = [*before, *changes]
-    described = Written(statuses.deployment, statuses.step, statuses.digest)
+    described = TableDescription(statuses.deployment, statuses.step, statuses.digest)
     with created(lambda _: True) as create:
         with create(description_of(table), SHARED) as file:
             file.write(json.dumps(asdict(described), indent=2).encode() + b"\n")
@@ -97,17 +97,17 @@ def append(table: Path, statuses: Statuses, period: int) -> int:
     return len(changes)
 
 
-def changed(rows: Iterable[dict[str, Any]], statuses: Statuses, period: int) -> list[dict[str, Any]]:
+def changed(rows: Iterable[dict[str, Any]], statuses: ReleasedStatuses, period: int) -> list[dict[str, Any]]:
     """The rows to append: the sets that are true and were not, then those that were true and are not."""
-    last = {Value(row["type"], row["value"]): row["status"] for row in rows}
-    were = {value for value, status in last.items() if status}
+    last = {NamedSet(row["type"], row["value"]): row["status"] for row in rows}
+    were = {named for named, status in last.items() if status}
     time = datetime.fromtimestamp(statuses.step * period, UTC)
 
-    def row(value: Value, *, status: bool) -> dict[str, Any]:
-        return dict(zip(COLUMNS, (value.text, value.type_name, statuses.step, time, status), strict=True))
+    def row(named: NamedSet, *, status: bool) -> dict[str, Any]:
+        return dict(zip(COLUMNS, (named.text, named.type_name, statuses.step, time, status), strict=True))
 
-    turned_true = [row(value, status=True) for value in sorted(statuses.true - were)]
-    return turned_true + [row(value, status=False) for value in sorted(were - statuses.true)]
+    turned_true = [row(named, status=True) for named in sorted(statuses.true - were)]
+    return turned_true + [row(named, status=False) for named in sorted(were - statuses.true)]
 
 
 def as_csv(rows: "list[dict[str, Any]]") -> bytes:

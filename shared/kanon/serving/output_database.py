@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kanon.errors import ConfigurationError
-from kanon.serving.gating import Statuses
-from kanon.serving.output import COLUMNS, Written, changed, is_new
+from kanon.serving.gating import ReleasedStatuses
+from kanon.serving.output import COLUMNS, TableDescription, changed, is_new
 
 SQLITE, DUCKDB = (".db", ".sqlite"), (".duckdb",)
 FORMS = (*SQLITE, *DUCKDB)
@@ -32,7 +32,7 @@ _NAMES = {
 }
 
 
-class Database(Protocol):
+class DatabaseConnection(Protocol):
     """A connection, of which SQLite and DuckDB have the same methods. Nothing is committed before COMMIT."""
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Any:
@@ -47,7 +47,7 @@ def is_database(file: Path) -> bool:
     return file.suffix.lower() in FORMS
 
 
-def written(file: Path) -> Written | None:
+def written(file: Path) -> TableDescription | None:
     """What was written to a database; None if it has no table of statuses.
 
     Raises:
@@ -67,14 +67,14 @@ def written(file: Path) -> Written | None:
         return None
     try:
         (row,) = rows
-        return Written(*row)
+        return TableDescription(*row)
     except ValueError as error:
         raise ConfigurationError(
             f"{file} has a table `statuses` that was not written by `kanon gate`: choose another name"
         ) from error
 
 
-def append(file: Path, statuses: Statuses, period: int) -> int:
+def append(file: Path, statuses: ReleasedStatuses, period: int) -> int:
     """Append what has changed to the table of statuses. Returns the number of changes.
 
     Raises:
@@ -92,7 +92,7 @@ def append(file: Path, statuses: Statuses, period: int) -> int:
         if changes:
             database.executemany("INSERT INTO statuses VALUES (?, ?, ?, ?, ?)", changes)
         database.execute("DELETE FROM statuses_written")
-        described = Written(statuses.deployment, statuses.step, statuses.digest)
+        described = TableDescription(statuses.deployment, statuses.step, statuses.digest)
         database.execute("INSERT INTO statuses_written VALUES (?, ?, ?)", astuple(described))
         database.execute("COMMIT")
     return len(changes)
@@ -103,7 +103,7 @@ def _form(file: Path) -> tuple[str, ...]:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[Database]:
+def _opened(file: Path) -> Iterator[DatabaseConnection]:
     """A connection. What was begun and not committed is undone.
 
     Raises:

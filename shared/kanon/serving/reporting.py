@@ -38,7 +38,7 @@ from kanon.serving.evaluating import told
 from kanon.serving.lists import ListsFile
 from kanon.serving.measures import Measures, ReportMeasures
 from kanon.serving.released_keys import published_lists
-from kanon.serving.routes import Kind, Routes
+from kanon.serving.routes import RouteKind, Routes
 
 OWNER = "reports"
 COLLECTED, SUMMARIES, WORK = "reports", "summaries", "work"
@@ -50,7 +50,7 @@ SECONDS_A_TURN, SECONDS_A_ROTATION, SECONDS_A_SWEEP = 60.0, 300.0, 86_400.0
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestedParameters:
     """What a caller wants the template's parameters of these names to be; None keeps what they are.
 
     Origins turn reports on. The caps never change.
@@ -65,7 +65,7 @@ def _now() -> float:
     return clock.now()
 
 
-class Reporting:
+class DirectoryReports:
     """The reports of an open directory.
 
     Attributes:
@@ -147,7 +147,7 @@ class Reporting:
         self.file.close()
 
 
-def open_reporting(directory: Directory, asked: Asked) -> Reporting | None:
+def open_reporting(directory: Directory, asked: RequestedParameters) -> DirectoryReports | None:
     """The reports of a directory; None if they were never turned on.
 
     Raises:
@@ -174,7 +174,7 @@ def open_reporting(directory: Directory, asked: Asked) -> Reporting | None:
     key = _noise_key(directory.path / "secrets", fresh=not before)
     control.check(OWNER, current)
     control.put_text(REPORTS, json.dumps(values))
-    return Reporting(directory, settings, collecting, key)
+    return DirectoryReports(directory, settings, collecting, key)
 
 
 def _settings(directory: Directory, values: dict[str, str]) -> tuple[Jobs, CollectSettings]:
@@ -208,7 +208,7 @@ def _noise_key(folder: Path, *, fresh: bool) -> NoiseKey:
 class ReportWork:
     """The work on the reports of a directory, in a thread of its own."""
 
-    def __init__(self, reporting: Reporting, measures: Measures, logger: Logger) -> None:
+    def __init__(self, reporting: DirectoryReports, measures: Measures, logger: Logger) -> None:
         self._measures, self._logger = ReportMeasures(measures), logger
         self._reporting, self._worker = reporting, reporting.worker(self._ended)
         self._stop, self._wake = threading.Event(), threading.Event()
@@ -269,14 +269,14 @@ class ReportWork:
             return "no public key is published"
         return self._error
 
-    def routes(self) -> dict[Kind, Routes]:
+    def routes(self) -> dict[RouteKind, Routes]:
         """New resolvers of all routes of reports."""
         collected, jobs = resolver(self._logger), resolver(self._logger, jobs_form)
         self._reporting.collect_routes().add_to(collected)
         self._reporting.job_routes(self.wake).add_to(jobs)
         return {
-            Kind.COLLECTED: Routes(collected, REPORT_BODIES),
-            Kind.JOBS: Routes(jobs, JOB_BODIES, jobs_form),
+            RouteKind.COLLECTED: Routes(collected, REPORT_BODIES),
+            RouteKind.JOBS: Routes(jobs, JOB_BODIES, jobs_form),
         }
 
     def count(self, method: str, path: str, status: int) -> None:

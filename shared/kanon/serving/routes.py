@@ -9,7 +9,7 @@ from kanon.http.answers import Form, own_form
 from kanon.http.bodies import OWN_BODIES, Bodies
 
 
-class Kind(Enum):
+class RouteKind(Enum):
     """Of a route: the gate's, the collector's, or about jobs."""
 
     GATE = auto()

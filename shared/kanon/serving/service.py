@@ -19,19 +19,19 @@ from kanon.gate.query_routes import QueryRoutes
 from kanon.http.bodies import JOIN_BODIES
 from kanon.http.edge import handle, resolver
 from kanon.reports.collecting import JOB_PATHS
-from kanon.serving.access import COLLECTED, JOINS, METRICS, Access, Auth
+from kanon.serving.access import COLLECTED, JOINS, METRICS, Access, AuthMode
 from kanon.serving.directory import Directory
 from kanon.serving.evaluating import Evaluating, start
 from kanon.serving.http import Server
-from kanon.serving.listing import Listing
+from kanon.serving.listing import ListPublication
 from kanon.serving.measures import Measures
-from kanon.serving.routes import Kind, Routes
+from kanon.serving.routes import RouteKind, Routes
 
 if TYPE_CHECKING:
     from kanon.gate.enrol_routes import EnrolRoutes
     from kanon.gateway.answering import Gateway
     from kanon.serving.lists import Lister
-    from kanon.serving.reporting import Reporting
+    from kanon.serving.reporting import DirectoryReports
 
 ANONYMOUS_HASHES = 100
 """The most hashes of a query without a key, as the template's parameter of this name."""
@@ -48,7 +48,7 @@ class Service:
         directory: Directory,
         access: Access,
         logger: Logger,
-        reporting: "Reporting | None" = None,
+        reporting: "DirectoryReports | None" = None,
         gateway: "Gateway | None" = None,
         lister: "Lister | None" = None,
         enrolment: "EnrolRoutes | None" = None,
@@ -59,7 +59,7 @@ class Service:
         self.evaluating = Evaluating(directory, self._measures, logger)
         self.console = Console()
         self.reports = None if reporting is None else reporting.work(self._measures, logger)
-        self.listing = None if lister is None else Listing(lister, self._measures, logger)
+        self.listing = None if lister is None else ListPublication(lister, self._measures, logger)
         self._of_thread = threading.local()
 
     def answer(self, event: dict[str, Any]) -> dict[str, Any]:
@@ -87,23 +87,25 @@ class Service:
         of_join = JOINS.fullmatch(path) is not None
         app, bodies, form = self._routes()[kind]
         result = handle(app, event, None, self._logger, self._access, JOIN_BODIES if of_join else bodies, form)
-        if self.reports is not None and kind is Kind.COLLECTED:
+        if self.reports is not None and kind is RouteKind.COLLECTED:
             self.reports.count(event["requestContext"]["http"]["method"], path, result["statusCode"])
         elif path not in (HEALTH, METRICS):
             self._measures.count_answer(result["statusCode"], of_join=of_join)
         return result
 
-    def _kind(self, path: str) -> Kind:
+    def _kind(self, path: str) -> RouteKind:
         if self.reports is None:
-            return Kind.GATE
-        return Kind.COLLECTED if path in COLLECTED else Kind.JOBS if path.startswith(JOB_PATHS) else Kind.GATE
+            return RouteKind.GATE
+        if path in COLLECTED:
+            return RouteKind.COLLECTED
+        return RouteKind.JOBS if path.startswith(JOB_PATHS) else RouteKind.GATE
 
-    def _routes(self) -> Mapping[Kind, Routes]:
+    def _routes(self) -> Mapping[RouteKind, Routes]:
         """The routes of this thread: neither Powertools' resolvers nor the cached horizons may be shared."""
-        made: Mapping[Kind, Routes] | None = getattr(self._of_thread, "routes", None)
+        made: Mapping[RouteKind, Routes] | None = getattr(self._of_thread, "routes", None)
         if made is None:
             of_reports = self.reports.routes() if self.reports else {}
-            made = self._of_thread.routes = {Kind.GATE: Routes(self._gate()), **of_reports}
+            made = self._of_thread.routes = {RouteKind.GATE: Routes(self._gate()), **of_reports}
         return made
 
     def _gate(self) -> APIGatewayHttpResolver:
@@ -116,7 +118,7 @@ class Service:
             self._enrolment.add_to(made)
         if self.listing is not None:
             file, settings = self.listing.lister.file, directory.settings
-            shared = self._access.lists is Auth.OPEN
+            shared = self._access.lists is AuthMode.OPEN
             ListRoutes(lambda: file, directory.types, settings.period, settings.publish_delay, shared).add_to(made)
         made.get(HEALTH, include_in_schema=False)(self._health)
         made.get(METRICS, include_in_schema=False)(self._metrics)
@@ -155,7 +157,7 @@ class Running:
         host: str,
         port: int,
         cors: Cors,
-        reporting: "Reporting | None" = None,
+        reporting: "DirectoryReports | None" = None,
         gateway: "Gateway | None" = None,
         lister: "Lister | None" = None,
         enrolment: "EnrolRoutes | None" = None,

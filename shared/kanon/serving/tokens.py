@@ -13,7 +13,7 @@ ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 REQUIRED = ["exp", "iss", "aud"]
 
 
-class Tokens:
+class AcceptedTokens:
     """Checks tokens. If the file changes, its new keys are used; a file that cannot be read changes nothing.
 
     Args:

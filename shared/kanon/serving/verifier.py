@@ -14,7 +14,7 @@ MOST_AT_ONCE = 4
 """Strangers may ask: a slow verifier must leave the service its other threads."""
 
 
-class Verifier:
+class AttestationVerifier:
     """Sends each question as POST to one address. It follows no redirection, and asks once.
 
     Args:

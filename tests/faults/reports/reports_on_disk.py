@@ -18,14 +18,14 @@ from kanon.reports.payload import public_keys
 from kanon.reports.shared_info import parse
 from kanon.reports.storage import disk
 from kanon.serving.directory import Given, open_directory
-from kanon.serving.reporting import Asked, Reporting, open_reporting
+from kanon.serving.reporting import DirectoryReports, RequestedParameters, open_reporting
 from tests.integration.serving.machine import START, TYPES
 from tests.integration.serving.reported import BUCKETS, ORIGIN, VALUE, body
 from tests.unit.reports import made
 
 JOBS = ("first", "second", "third")
 EPSILON = "5"
-ASKED = Asked(ORIGIN, "12")
+ASKED = RequestedParameters(ORIGIN, "12")
 NOW = START + 20
 
 
@@ -36,7 +36,7 @@ def at(moment: float) -> None:
     disk._etag = lambda state: str(state.st_size)  # a plan depends on the content alone, and so does the noise
 
 
-def opened(path: Path) -> tuple[Any, Reporting]:
+def opened(path: Path) -> tuple[Any, DirectoryReports]:
     directory = open_directory(path, Given(3600, json.dumps(TYPES)), clock.now())
     try:
         reporting = open_reporting(directory, ASKED)

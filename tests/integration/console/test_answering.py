@@ -8,20 +8,20 @@ import pytest
 from typer.testing import CliRunner
 
 from kanon.cli.main import app
-from kanon.console.answering import COMMANDS, TOKEN, Console, Reply, arguments
+from kanon.console.answering import COMMANDS, TOKEN, Console, ConsoleResponse, arguments
 
 HOST = "127.0.0.1:8000"
 CALLER = {"host": HOST, "origin": f"http://{HOST}", TOKEN: "secret", "content-type": "application/json"}
 
 
-def answered(console: Console, method: str, path: str, headers: dict[str, str], body: str = "") -> Reply:
+def answered(console: Console, method: str, path: str, headers: dict[str, str], body: str = "") -> ConsoleResponse:
     """The reply to a request that is for the console."""
     reply = console.answer(method, path, headers, body)
     assert reply is not None
     return reply
 
 
-def called(command: str, given: Any = None, method: str = "POST", **headers: str | None) -> Reply:
+def called(command: str, given: Any = None, method: str = "POST", **headers: str | None) -> ConsoleResponse:
     sent = {name: value for name, value in {**CALLER, **headers}.items() if value is not None}
     body = given if isinstance(given, str) else json.dumps(given)
     return answered(Console("secret"), method, f"/console/run/{command}", sent, body)
@@ -149,10 +149,10 @@ def test_the_page_shows_what_the_command_prints(command: str) -> None:
 def test_a_log_stays_in_a_folder_that_is_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     folders = []
 
-    def ran(words: list[str], folder: str) -> Reply:
+    def ran(words: list[str], folder: str) -> ConsoleResponse:
         folders.append(folder)
         assert words[:3] == ["simulate", "--json", "log.csv"]
-        return Reply(200, {}, "{}")
+        return ConsoleResponse(200, {}, "{}")
 
     monkeypatch.setattr("kanon.console.answering._ran", ran)
     called("simulate", {"log": "time,set,client\n", "k": "50"})

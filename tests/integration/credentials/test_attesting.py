@@ -29,8 +29,8 @@ from kanon.gate.attesting import MOST_APART, MOST_ATTESTATION_BYTES, NoVerdictEr
 from kanon.gate.attesting import Attested as Accepted
 from kanon.http.bodies import RequestError
 from kanon.serving import verifier as verifier_module
-from kanon.serving.access import Auth
-from kanon.serving.verifier import MOST_AT_ONCE, Verifier
+from kanon.serving.access import AuthMode
+from kanon.serving.verifier import MOST_AT_ONCE, AttestationVerifier
 from tests.integration.credentials.people import TYPE, asked, client_of, count, device, issuer, served
 from tests.integration.gateway.relayed import Relay
 from tests.integration.serving.machine import Machine, machine
@@ -119,7 +119,7 @@ def by() -> Iterator[Served]:
 
 @pytest.fixture
 def at(tmp_path: Path, by: Served) -> Iterator[Machine]:
-    credentials = Credentials(Auth.KEY, Auth.KEY, None, None, None, verifier=by.url)
+    credentials = Credentials(AuthMode.KEY, AuthMode.KEY, None, None, None, verifier=by.url)
     with served(tmp_path / "data", credentials=credentials) as made:
         yield made
 
@@ -263,7 +263,7 @@ def test_an_answer_of_the_most_bytes_and_letters_is_a_verdict(at: Machine, by: S
 def test_a_verifier_that_is_down_lets_nobody_in(tmp_path: Path) -> None:
     with serving() as gone:
         url = gone.url
-    credentials = Credentials(Auth.KEY, Auth.KEY, None, None, None, verifier=url)
+    credentials = Credentials(AuthMode.KEY, AuthMode.KEY, None, None, None, verifier=url)
     with served(tmp_path / "data", credentials=credentials) as at:
         assert enrolled(at, named(at, Phone()))[0] == 503
 
@@ -280,7 +280,7 @@ def test_a_late_answer_is_none(by: Served, monkeypatch: pytest.MonkeyPatch, begu
         handler.connection.recv(1)  # until the other side closes
 
     by.reply = reply
-    asked = Verifier(by.url, seconds=0.1)
+    asked = AttestationVerifier(by.url, seconds=0.1)
     monkeypatch.setattr(asked, "_made", patient)
     ended = []
 
@@ -304,7 +304,7 @@ def test_a_few_questions_are_open_at_a_time(by: Served) -> None:
         go.wait(60)
         answering(handler, GOOD)
 
-    by.reply, asked = reply, Verifier(by.url, seconds=60)
+    by.reply, asked = reply, AttestationVerifier(by.url, seconds=60)
     answers: list[bytes] = []
     threads = [threading.Thread(target=lambda: answers.append(asked(b"{}"))) for _ in range(MOST_AT_ONCE)]
     for thread in threads:
@@ -388,25 +388,27 @@ def test_a_binding_says_what_is_asked() -> None:
 )
 def test_a_verifier_is_asked_privately(url: str) -> None:
     with pytest.raises(ConfigurationError, match="https"):
-        Verifier(url)
+        AttestationVerifier(url)
     with pytest.raises(ConfigurationError, match="https"):  # before a directory is made
-        Credentials(Auth.KEY, Auth.KEY, None, None, None, verifier=url).check()
+        Credentials(AuthMode.KEY, AuthMode.KEY, None, None, None, verifier=url).check()
 
 
 @pytest.mark.parametrize(
     "url", ["http://localhost:1/", "http://127.0.0.2", "http://[::1]:8/v", "https://verifier.example"]
 )
 def test_a_verifier_on_this_machine_or_behind_tls_is_taken(url: str) -> None:
-    Verifier(url)
+    AttestationVerifier(url)
 
 
 def test_two_kinds_of_accounts_are_refused() -> None:
     with pytest.raises(typer.BadParameter, match="no effect"):
-        Credentials(Auth.KEY, Auth.KEY, None, None, None, enrol=Auth.KEY, verifier="https://verifier.example").check()
+        Credentials(
+            AuthMode.KEY, AuthMode.KEY, None, None, None, enrol=AuthMode.KEY, verifier="https://verifier.example"
+        ).check()
 
 
 def test_a_service_without_credentials_refuses_a_verifier(tmp_path: Path) -> None:
-    credentials = Credentials(Auth.KEY, Auth.KEY, None, None, None, verifier="https://verifier.example")
+    credentials = Credentials(AuthMode.KEY, AuthMode.KEY, None, None, None, verifier="https://verifier.example")
     with pytest.raises(typer.BadParameter, match="no type needs"), machine(tmp_path / "data", credentials):
         pass
 
@@ -436,4 +438,4 @@ def test_an_answer_that_came_too_late_is_none_even_if_nothing_was_cut(
 
     by.reply = reply
     with pytest.raises(NoVerdictError):
-        Verifier(by.url, seconds=0.1)(b"{}")
+        AttestationVerifier(by.url, seconds=0.1)(b"{}")

@@ -28,7 +28,7 @@ from kanon.errors import ConfigurationError, FingerprintMismatchError
 from kanon.gate.models import ISSUER_KEYS
 from kanon.keys import Secret
 from kanon.serving import enrolment as serving_enrolment
-from kanon.serving.access import Auth
+from kanon.serving.access import AuthMode
 from kanon.serving.api_keys import ApiKeys
 from kanon.serving.backup import backup
 from kanon.serving.directory import ACCOUNTS, CLOSED_UNTIL, Given, new_generation, open_directory
@@ -378,7 +378,7 @@ def test_tokens_name_accounts_by_their_subject(tmp_path: Path) -> None:
     def token(**more: Any) -> Bearer:
         return Bearer(jwt.encode({**claims, **more}, private, "EdDSA", {"kid": "1"}))
 
-    credentials = Credentials(Auth.KEY, Auth.KEY, jwks, "https://issuer", "kanon", enrol=Auth.JWT)
+    credentials = Credentials(AuthMode.KEY, AuthMode.KEY, jwks, "https://issuer", "kanon", enrol=AuthMode.JWT)
     with served(tmp_path / "data", credentials=credentials) as at:
         one, two = arc.Secrets.random(), arc.Secrets.random()
         assert _enrol(at, token(sub="me"), one)[0] == 200
@@ -491,7 +491,7 @@ def test_another_account_key_is_refused(tmp_path: Path) -> None:
         open_credentials(directory)
 
 
-OF_TOKENS = {"issuer": "https://a", "audience": "kanon", "enrol": Auth.JWT}
+OF_TOKENS = {"issuer": "https://a", "audience": "kanon", "enrol": AuthMode.JWT}
 OF_KEYS = {"issuer": None, "audience": None}
 
 
@@ -512,7 +512,9 @@ def test_accounts_with_other_names_are_refused_until_an_operator_goes_on(
     def start(how: dict[str, Any]) -> None:
         given = {**how, "jwks": public_keys(tmp_path, Ed25519PrivateKey.generate()) if how["issuer"] else None}
         with _opened(path, now) as directory:
-            Credentials(Auth.KEY, Auth.KEY, **given).enrolment(directory, ApiKeys(lambda: directory.control.database))
+            Credentials(AuthMode.KEY, AuthMode.KEY, **given).enrolment(
+                directory, ApiKeys(lambda: directory.control.database)
+            )
 
     for _ in range(2):
         start(before)

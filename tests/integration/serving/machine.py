@@ -19,20 +19,20 @@ from kanon import clock
 from kanon.cli.serve_data import Credentials
 from kanon.client.connection import HttpAnswer
 from kanon.cors import Cors
-from kanon.serving.access import Auth
+from kanon.serving.access import AuthMode
 from kanon.serving.api_keys import ApiKeys
 from kanon.serving.directory import Given, open_directory
 from kanon.serving.http import NO_PAGES, Server
 from kanon.serving.lists import Lister
 from kanon.serving.relayed import open_gateway
-from kanon.serving.reporting import Asked, open_reporting
+from kanon.serving.reporting import RequestedParameters, open_reporting
 from kanon.serving.service import Service
 
 PERIOD = 60
 TYPES = {"fledge": {"k": 50, "window": 24, "profile": "published"}}
 START = 1_800_000_000.0  # a whole step
-KEYS = Credentials(Auth.KEY, Auth.KEY, None, None, None)
-NO_REPORTS = Asked()
+KEYS = Credentials(AuthMode.KEY, AuthMode.KEY, None, None, None)
+NO_REPORTS = RequestedParameters()
 _numbers = itertools.count()
 JSON = {"Content-Type": "application/json"}
 
@@ -47,7 +47,14 @@ class Machine:
     """
 
     def __init__(
-        self, path: Path, credentials: Credentials, cors: Cors, types: dict[str, Any], asked: Asked, *, gateway: bool
+        self,
+        path: Path,
+        credentials: Credentials,
+        cors: Cors,
+        types: dict[str, Any],
+        asked: RequestedParameters,
+        *,
+        gateway: bool,
     ) -> None:
         self.now = START
         self.logs = io.StringIO()
@@ -117,7 +124,7 @@ def machine(
     credentials: Credentials = KEYS,
     cors: Cors = NO_PAGES,
     types: dict[str, Any] = TYPES,
-    asked: Asked = NO_REPORTS,
+    asked: RequestedParameters = NO_REPORTS,
     *,
     gateway: bool = False,
 ) -> Iterator[Machine]:

@@ -18,7 +18,7 @@ from kanon.serving import directory as directory_module
 from kanon.serving import secret_files
 from kanon.serving.arrivals import Arrivals
 from kanon.serving.directory import Directory, Given, open_directory
-from kanon.serving.gating import Value
+from kanon.serving.gating import NamedSet
 from tests.naive import Naive
 
 PERIOD = 60
@@ -92,12 +92,12 @@ class Oracle:
         self.seen |= new
         return len(new)
 
-    def through(self, step: int) -> frozenset[Value]:
+    def through(self, step: int) -> frozenset[NamedSet]:
         """The sets that are true at ``step``."""
-        true: set[Value] = set()
+        true: set[NamedSet] = set()
         for at in range(self.stepped + 1, step + 1):
             true = {
-                Value(name, text)
+                NamedSet(name, text)
                 for name, naive in self.naive.items()
                 for text in SETS
                 if naive.step(self.key(name, text), at)

@@ -14,18 +14,18 @@ from kanon.reports.clients.encrypt import PATHS, ClientReport, body_of, contribu
 from kanon.reports.collecting import PUBLIC_KEYS
 from kanon.reports.payload import public_keys
 from kanon.reports.storage.report_jobs import JobRow
-from kanon.serving.reporting import Asked, Reporting
+from kanon.serving.reporting import DirectoryReports, RequestedParameters
 from tests.integration.serving.machine import KEYS, START, Machine, machine
 from tests.unit.reports import made
 
 ORIGIN, OTHER = "https://report.test", "https://other.test"
-ON = Asked(f"{ORIGIN},{OTHER}", "12")
+ON = RequestedParameters(f"{ORIGIN},{OTHER}", "12")
 BUCKETS = (1, 2, 3)
 VALUE = 1000
 
 
 @contextmanager
-def reporting(path: Path, asked: Asked = ON) -> Iterator[Machine]:
+def reporting(path: Path, asked: RequestedParameters = ON) -> Iterator[Machine]:
     """A service whose first key is served."""
     with machine(path, KEYS, asked=asked) as served:
         served.now = START
@@ -39,7 +39,7 @@ def turn(served: Machine) -> None:
     served.service.reports.turn(served.now)
 
 
-def reports_of(served: Machine) -> Reporting:
+def reports_of(served: Machine) -> DirectoryReports:
     assert served.reporting is not None
     return served.reporting
 

@@ -14,7 +14,7 @@ from kanon.joinlog.numbered import JoinBatch
 from kanon.serving import arrivals
 from kanon.serving.arrivals import Arrivals
 from kanon.serving.directory import Directory, new_generation
-from kanon.serving.gating import Ran, Value, run
+from kanon.serving.gating import NamedSet, Ran, run
 from kanon.serving.output import append, changed, description_of, written
 from tests.integration.serving.own_joins import FIRST, PERIOD, SETS, TYPES, Oracle, Row, batches, opened, unreferenced
 
@@ -71,11 +71,11 @@ def test_statuses_are_those_of_the_plain_algorithm_over_the_rows_as_they_arrive(
     assert true > 100
 
 
-def standing(table: Path) -> frozenset[Value]:
+def standing(table: Path) -> frozenset[NamedSet]:
     """The sets that are true by the last row of each in a table."""
     from kanon.serving.output import _read
 
-    last = {Value(row["type"], row["value"]): row["status"] for row in _read(table)}
+    last = {NamedSet(row["type"], row["value"]): row["status"] for row in _read(table)}
     return frozenset(value for value, status in last.items() if status)
 
 
@@ -102,7 +102,7 @@ def test_a_second_run_in_a_step_leaves_its_statuses_and_its_rows_count_in_the_ne
     assert again.statuses == first.statuses
     later = gated(tmp_path / "d", [], FIRST + 1)  # a pipe need not bring them again
     assert later.statuses is not None
-    assert later.statuses.true == {Value("grid", SETS[0])}
+    assert later.statuses.true == {NamedSet("grid", SETS[0])}
 
 
 def test_rows_that_were_counted_before_a_process_stopped_are_in_the_log_whoever_opens_it(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_new_output_begins_with_the_sets_that_are_true(tmp_path: Path) -> None
     gated(tmp_path / "d", crowd(FIRST), FIRST)
     table = tmp_path / "later.parquet"
     gated(tmp_path / "d", [], FIRST, table)
-    assert standing(table) == {Value("grid", SETS[0])}
+    assert standing(table) == {NamedSet("grid", SETS[0])}
 
 
 def test_an_output_that_missed_runs_is_brought_up_to_date(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_an_output_that_missed_runs_is_brought_up_to_date(tmp_path: Path) -> Non
     gated(tmp_path / "d", [], FIRST, table)
     gated(tmp_path / "d", crowd(FIRST + 1), FIRST + 1)
     gated(tmp_path / "d", [], FIRST + 2, table)
-    assert standing(table) == {Value("grid", SETS[0])}
+    assert standing(table) == {NamedSet("grid", SETS[0])}
 
 
 @pytest.mark.parametrize("text", ['a "quoted", one', "two\nlines", "é漢", "NULL", "", " "])
@@ -170,7 +170,7 @@ def test_a_value_is_the_same_text_in_every_table(tmp_path: Path, text: str, form
     table = tmp_path / f"s.{form}"
     gated(tmp_path / "d", crowd(FIRST, text or "-"), FIRST, table)
     gated(tmp_path / "d", [], FIRST + 1, table)
-    assert standing(table) == {Value("grid", text or "-")}
+    assert standing(table) == {NamedSet("grid", text or "-")}
 
 
 def test_the_digest_of_an_output_cannot_be_computed_from_guessed_states(tmp_path: Path) -> None:
@@ -246,4 +246,4 @@ def test_a_suppressed_set_is_false_in_the_output(tmp_path: Path) -> None:
         assert directory.control.show(Oracle(directory).key("grid", SETS[0]))
     ran = gated(tmp_path / "d", [], FIRST)
     assert ran.statuses is not None
-    assert ran.statuses.true == {Value("grid", SETS[0])}
+    assert ran.statuses.true == {NamedSet("grid", SETS[0])}

@@ -11,7 +11,7 @@ import pytest
 from kanon.client import Client, ListedValue, RefusedError, SetId, UnexpectedAnswerError, value_id
 from kanon.client.connection import HttpAnswer
 from kanon.gate import list_routes, ranges
-from kanon.serving.access import Auth
+from kanon.serving.access import AuthMode
 from tests.integration.serving.machine import KEYS, PERIOD, Machine, machine
 
 TYPES = {
@@ -128,7 +128,7 @@ def test_without_a_key_nobody_reads_lists(served: Machine, path: str) -> None:
 def test_with_list_auth_open_everybody_does_and_caches_may_keep_them(tmp_path: Path) -> None:
     from dataclasses import replace
 
-    with machine(tmp_path / "d", replace(KEYS, lists=Auth.OPEN), types=TYPES) as served:
+    with machine(tmp_path / "d", replace(KEYS, lists=AuthMode.OPEN), types=TYPES) as served:
         answer = served.request("GET", LIST, key=False)
         assert json.loads(answer.body)["step"] is None
         assert dict(answer.headers)["Cache-Control"].startswith("public, max-age=")

@@ -11,8 +11,8 @@ import pytest
 
 from kanon.errors import ConfigurationError
 from kanon.serving import output, output_database
-from kanon.serving.gating import Statuses, Value
-from kanon.serving.output import Written
+from kanon.serving.gating import NamedSet, ReleasedStatuses
+from kanon.serving.output import TableDescription
 from kanon.serving.output_database import append, written
 from tests.integration.serving.own_joins import FIRST, PERIOD
 
@@ -21,8 +21,10 @@ TEXTS = ['a "quoted", one', "two\nlines", "é漢", "NULL", " ", "'; DROP TABLE s
 HISTORY = [{0, 1, 2}, {0, 1, 2}, {1, 3, 4, 5}, set(), {0, 5}]
 
 
-def released(step: int, true: set[int], deployment: str = "d") -> Statuses:
-    return Statuses(deployment, FIRST + step, f"digest {step}", frozenset(Value("grid", TEXTS[n]) for n in true))
+def released(step: int, true: set[int], deployment: str = "d") -> ReleasedStatuses:
+    return ReleasedStatuses(
+        deployment, FIRST + step, f"digest {step}", frozenset(NamedSet("grid", TEXTS[n]) for n in true)
+    )
 
 
 def connect(file: Path) -> Any:
@@ -41,7 +43,7 @@ def test_a_database_gets_the_rows_of_a_file(tmp_path: Path, name: str) -> None:
     for step, true in enumerate(HISTORY):
         statuses = released(step, true)
         assert append(file, statuses, PERIOD) == output.append(table, statuses, PERIOD)
-        assert written(file) == output.written(table) == Written("d", FIRST + step, f"digest {step}")
+        assert written(file) == output.written(table) == TableDescription("d", FIRST + step, f"digest {step}")
     with duckdb.connect() as plain:
         expected = plain.execute(f"SELECT value, type, step, status FROM '{table}'").fetchall()
     assert asked(file, "SELECT value, type, step, status FROM statuses") == expected
@@ -102,7 +104,7 @@ def test_a_process_that_stops_at_any_statement_leaves_rows_and_digest_as_they_we
         else:
             break
     assert stops == 8
-    assert written(file) == Written("d", FIRST + 1, "digest 1")
+    assert written(file) == TableDescription("d", FIRST + 1, "digest 1")
     assert len(asked(file, "SELECT value FROM statuses")) == 4
 
 

@@ -26,14 +26,14 @@ from kanon.reports.storage.disk import NAME, FileBudgets, FolderObjects, KeyFile
 from kanon.reports.storage.objects import NameTakenError
 from kanon.reports.storage.report_jobs import SECONDS_TO_COMMIT, State
 from kanon.serving import backup as backing
-from kanon.serving.access import Access, Auth
+from kanon.serving.access import Access, AuthMode
 from kanon.serving.backup import backup
 from kanon.serving.directory import new_generation, open_directory
 from kanon.serving.doctor import examine_directory
 from kanon.serving.http import NO_PAGES, event_of
 from kanon.serving.measures import ReportMeasures
-from kanon.serving.reporting import Asked, open_reporting
-from kanon.serving.routes import Kind
+from kanon.serving.reporting import RequestedParameters, open_reporting
+from kanon.serving.routes import RouteKind
 from kanon.serving.service import Running
 from tests.integration.serving.machine import KEYS, START, TYPES, Machine, machine
 from tests.integration.serving.reported import (
@@ -310,7 +310,7 @@ def test_a_stage_that_fails_is_told_without_its_text_and_tried_again(
     assert served.request("GET", "/healthz", key=False).status == 200
 
 
-def refuse(path: Path, asked: Asked, why: str) -> None:
+def refuse(path: Path, asked: RequestedParameters, why: str) -> None:
     with pytest.raises(ConfigurationError, match=why), machine(path, KEYS, asked=asked):
         pass
 
@@ -327,12 +327,12 @@ def test_a_report_that_is_not_stored_is_not_acknowledged(served: Machine, monkey
 
 def test_caps_never_change_and_origins_may(tmp_path: Path) -> None:
     path = tmp_path / "data"
-    refuse(path, Asked(None, "3"), "turn them on with --report-origins")
+    refuse(path, RequestedParameters(None, "3"), "turn them on with --report-origins")
     with reporting(path):
         pass
-    refuse(path, Asked(None, "13"), "epsilon-cap is 12 in this deployment, and never changes")
-    refuse(tmp_path / "b", Asked("*", "65"), r"EpsilonCap must be from 0\.001 to 64")
-    with machine(path, KEYS, asked=Asked("https://new.test")) as served:
+    refuse(path, RequestedParameters(None, "13"), "epsilon-cap is 12 in this deployment, and never changes")
+    refuse(tmp_path / "b", RequestedParameters("*", "65"), r"EpsilonCap must be from 0\.001 to 64")
+    with machine(path, KEYS, asked=RequestedParameters("https://new.test")) as served:
         reports = reports_of(served)
         assert (reports.collecting.allowed_origins, reports.cap.epsilon) == (("https://new.test",), 12_000)
     with machine(path) as served:
@@ -363,11 +363,11 @@ def test_the_thread_of_a_service_begins_a_job_at_once_and_ends_with_it(
     monkeypatch.setattr("kanon.serving.service.Logger", lambda **_: logger)
     monkeypatch.setattr(clock, "now", lambda: START + 20)
     directory = open_directory(tmp_path / "data", None, START + 20)
-    reports = open_reporting(directory, Asked())
-    running = Running(directory, Access(Auth.KEY, Auth.KEY, {}), "127.0.0.1", 0, NO_PAGES, reports)
+    reports = open_reporting(directory, RequestedParameters())
+    running = Running(directory, Access(AuthMode.KEY, AuthMode.KEY, {}), "127.0.0.1", 0, NO_PAGES, reports)
     with closing(running):
         assert running._reports is not None
-        jobs = running._reports.routes()[Kind.JOBS].app
+        jobs = running._reports.routes()[RouteKind.JOBS].app
         assert jobs.resolve(_event("/v1alpha/createJob", body("a")), None)["statusCode"] == 202  # type: ignore[arg-type]
         assert ended.wait(30)
     assert not any(thread.is_alive() for thread in running._threads)

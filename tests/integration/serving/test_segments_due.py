@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kanon.gate.storage.disk.control import ControlFile
-from kanon.serving.gating import Value, run
+from kanon.serving.gating import NamedSet, run
 from kanon.serving.importing import import_log
 from tests.integration.serving.own_joins import FIRST, PERIOD, SETS, Oracle, Row, batches, opened
 from tests.integration.serving.test_importing import past
@@ -35,4 +35,4 @@ def test_states_that_were_due_at_a_step_that_was_skipped_are_decided_at_the_next
         ran = run(directory, batches([]), (step + 0.5) * PERIOD)
     assert ran.statuses is not None
     assert {value for value in ran.statuses.true if value.text in SETS} == oracle.through(step)
-    assert Value("grid", "popular until the end of its window") in ran.statuses.true
+    assert NamedSet("grid", "popular until the end of its window") in ran.statuses.true

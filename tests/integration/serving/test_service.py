@@ -23,7 +23,7 @@ from kanon.errors import ConfigurationError, UndecodableMembersError
 from kanon.gate.joining import Joining
 from kanon.gate.querying import Querying
 from kanon.serving import evaluating
-from kanon.serving.access import Auth
+from kanon.serving.access import AuthMode
 from kanon.serving.directory import Directory
 from kanon.serving.http import NO_PAGES
 from kanon.serving.service import Running
@@ -94,7 +94,7 @@ def test_joins_need_a_key_and_queries_do_not(served: Machine) -> None:
 
 
 def test_anybody_may_join_where_it_is_open(tmp_path: Path) -> None:
-    credentials = Credentials(Auth.OPEN, Auth.KEY, None, None, None)
+    credentials = Credentials(AuthMode.OPEN, AuthMode.KEY, None, None, None)
     with machine(tmp_path / "data", credentials=credentials) as served:
         assert served.request("POST", f"{PLACE}:join", {"client": "me"}, key=False).status == 200
         assert served.request("POST", "/v1:batchJoin", crowd(1), key=False).status == 401
@@ -120,7 +120,7 @@ def test_a_token_of_the_issuer_is_enough_where_it_is_asked_for(tmp_path: Path) -
     (tmp_path / "jwks.json").write_text(json.dumps({"keys": [public]}))
     claims = {"iss": "https://issuer.test", "aud": "kanon", "exp": 4_000_000_000}
     token = {"Authorization": f"Bearer {jwt.encode(claims, key, 'ES256', {'kid': '1'})}"}
-    credentials = Credentials(Auth.JWT, Auth.KEY, tmp_path / "jwks.json", "https://issuer.test", "kanon")
+    credentials = Credentials(AuthMode.JWT, AuthMode.KEY, tmp_path / "jwks.json", "https://issuer.test", "kanon")
     with machine(tmp_path / "data", credentials=credentials) as served:
         assert served.request("POST", f"{PLACE}:join", {"client": "me"}).status == 401  # a key is no token
         assert served.request("POST", f"{PLACE}:join", {"client": "me"}, token).body == b"{}"

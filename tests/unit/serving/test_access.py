@@ -10,7 +10,7 @@ import pytest
 from kanon.errors import ConfigurationError
 from kanon.gate.storage.disk.control import ControlFile
 from kanon.http.bodies import RequestError
-from kanon.serving.access import Access, Auth
+from kanon.serving.access import Access, AuthMode
 from kanon.serving.api_keys import ApiKeys
 
 JOIN = "/v1/types/fledge/sets/aGVsbG8:join"
@@ -22,8 +22,8 @@ def event(method: str, path: str, authorization: str | None = None) -> dict[str,
     return {"rawPath": path, "headers": headers, "requestContext": {"http": {"method": method, "path": path}}}
 
 
-def access(join: Auth = Auth.KEY, batch: Auth = Auth.KEY) -> Access:
-    return Access(join, batch, {Auth.KEY: "a key".__eq__, Auth.JWT: "a token".__eq__})
+def access(join: AuthMode = AuthMode.KEY, batch: AuthMode = AuthMode.KEY) -> Access:
+    return Access(join, batch, {AuthMode.KEY: "a key".__eq__, AuthMode.JWT: "a token".__eq__})
 
 
 def admitted(guard: Access, method: str, path: str, authorization: str | None = None) -> bool:
@@ -78,7 +78,7 @@ def test_nobody_else_without_a_valid_key(method: str, path: str, authorization: 
 
 
 def test_each_way_takes_its_own_credentials() -> None:
-    guard = access(Auth.JWT, Auth.KEY)
+    guard = access(AuthMode.JWT, AuthMode.KEY)
     assert admitted(guard, "POST", JOIN, "Bearer a token")
     assert not admitted(guard, "POST", JOIN, "Bearer a key")
     assert not admitted(guard, "POST", "/v1:batchJoin", "Bearer a token")
@@ -86,7 +86,7 @@ def test_each_way_takes_its_own_credentials() -> None:
 
 
 def test_open_opens_the_single_join_alone() -> None:
-    guard = access(Auth.OPEN)
+    guard = access(AuthMode.OPEN)
     assert admitted(guard, "POST", JOIN)
     for path in ("/v1:batchJoin", "/v1/types/fledge/sets/a/b:join", f"{JOIN}/x", "/v1:batchQuery"):
         assert not admitted(guard, "POST", path)

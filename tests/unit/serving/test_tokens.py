@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
 from kanon.errors import ConfigurationError
-from kanon.serving.tokens import Tokens
+from kanon.serving.tokens import AcceptedTokens
 
 ISSUER, AUDIENCE = "https://issuer.test", "kanon"
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -42,12 +42,12 @@ def token(key: Any = RSA, algorithm: str = "RS256", kid: str | None = "1", **mor
 
 
 @pytest.fixture
-def tokens(tmp_path: Path) -> Tokens:
+def tokens(tmp_path: Path) -> AcceptedTokens:
     curve = {**ECAlgorithm.to_jwk(EC.public_key(), as_dict=True), "kid": "2", "alg": "ES256"}
-    return Tokens(stored(tmp_path, rsa_key("1"), curve), ISSUER, AUDIENCE)
+    return AcceptedTokens(stored(tmp_path, rsa_key("1"), curve), ISSUER, AUDIENCE)
 
 
-def test_a_token_of_the_issuer_is_valid(tokens: Tokens) -> None:
+def test_a_token_of_the_issuer_is_valid(tokens: AcceptedTokens) -> None:
     assert tokens.has(token())
     assert tokens.has(token(EC, "ES256", "2"))
     assert tokens.has(token(aud=["another", AUDIENCE]))
@@ -66,11 +66,11 @@ def test_a_token_of_the_issuer_is_valid(tokens: Tokens) -> None:
     ],
     ids=str,
 )
-def test_a_token_with_a_wrong_claim_is_refused(tokens: Tokens, wrong: dict[str, Any]) -> None:
+def test_a_token_with_a_wrong_claim_is_refused(tokens: AcceptedTokens, wrong: dict[str, Any]) -> None:
     assert not tokens.has(token(**wrong))
 
 
-def test_a_token_without_the_issuers_signature_is_refused(tokens: Tokens) -> None:
+def test_a_token_without_the_issuers_signature_is_refused(tokens: AcceptedTokens) -> None:
     stranger = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     assert not tokens.has(token(stranger))
     assert not tokens.has(token(kid="3"))
@@ -83,7 +83,7 @@ def test_a_token_without_the_issuers_signature_is_refused(tokens: Tokens) -> Non
         assert not tokens.has(text)
 
 
-def test_the_public_key_is_no_shared_secret(tokens: Tokens) -> None:
+def test_the_public_key_is_no_shared_secret(tokens: AcceptedTokens) -> None:
     import hmac
 
     public = RSA.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
@@ -98,7 +98,7 @@ def test_the_public_key_is_no_shared_secret(tokens: Tokens) -> None:
 
 def test_new_keys_are_used_when_the_file_changes_and_an_unreadable_file_changes_nothing(tmp_path: Path) -> None:
     file = stored(tmp_path, rsa_key("1"))
-    tokens = Tokens(file, ISSUER, AUDIENCE)
+    tokens = AcceptedTokens(file, ISSUER, AUDIENCE)
     new = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     assert not tokens.has(token(new, kid="new"))
     file.write_text("{")
@@ -113,10 +113,10 @@ def test_new_keys_are_used_when_the_file_changes_and_an_unreadable_file_changes_
 def test_a_file_without_public_keys_is_refused(tmp_path: Path) -> None:
     shared = {"kty": "oct", "k": base64.urlsafe_b64encode(SECRET).decode(), "kid": "1", "alg": "HS256"}
     with pytest.raises(ConfigurationError, match="holds no public key: a shared secret"):
-        Tokens(stored(tmp_path, shared), ISSUER, AUDIENCE)
+        AcceptedTokens(stored(tmp_path, shared), ISSUER, AUDIENCE)
     for text in ("", "{", "[]", "{}", '{"keys": []}', '{"keys": [1]}', '{"keys": 1}', '{"keys": [{"kty": "RSA"}]}'):
         (tmp_path / "jwks.json").write_text(text)
         with pytest.raises(ConfigurationError, match="is not a JSON Web Key Set"):
-            Tokens(tmp_path / "jwks.json", ISSUER, AUDIENCE)
+            AcceptedTokens(tmp_path / "jwks.json", ISSUER, AUDIENCE)
     with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
-        Tokens(tmp_path / "absent.json", ISSUER, AUDIENCE)
+        AcceptedTokens(tmp_path / "absent.json", ISSUER, AUDIENCE)
