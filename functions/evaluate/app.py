@@ -23,7 +23,7 @@ from kanon.errors import (
     texts_withheld,
 )
 from kanon.gate.deciding import NoiseKeys
-from kanon.gate.evaluation import Evaluation, Recorded
+from kanon.gate.evaluation import DeploymentRecord, Evaluation
 from kanon.gate.fingerprints import (
     RETIRED,
     check_evaluate,
@@ -89,7 +89,7 @@ def evaluation() -> Evaluation:
     key = key_of(tables["Statuses"])
     check_evaluate(control, SETTINGS, TYPES, keys, step, ids_of(tables), restored(tables))
 
-    def check_control() -> Recorded:
+    def check_control() -> DeploymentRecord:
         ids, recorded = table_ids(dynamodb, SETTINGS.tables), control.recorded("evaluate")
         refuse_log_generations(recorded, SETTINGS.log_generations, ids)
         refuse_forgetting(recorded)
@@ -98,7 +98,7 @@ def evaluation() -> Evaluation:
             use.noise_keys = NoiseKeys.of((*entries, *newer), {**keys, **unchanged_keys(recorded, newer, found)})
         retired = frozenset(recorded_names(recorded, RETIRED))
         missing = min(missing_layouts(recorded, LAYOUTS), default=None)
-        return Recorded(
+        return DeploymentRecord(
             control.type_numbers({*TYPES, *retired}), retired, missing, has_removed_layouts(recorded, LAYOUTS)
         )
 

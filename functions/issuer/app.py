@@ -17,7 +17,7 @@ from kanon.credentials.enrolling import Enrolling, free_through
 from kanon.dynamo.fingerprints import DEPLOYMENT
 from kanon.errors import kind_and_place, texts_withheld
 from kanon.gate.admitting import ACCOUNT_KEY, ISSUER_KEY, issuer_of
-from kanon.gate.attesting import Attested, NoVerdictError
+from kanon.gate.attesting import DeviceAccounts, NoVerdictError
 from kanon.gate.enrol_routes import EnrolRoutes
 from kanon.gate.issuer_settings import IssuerSettings
 from kanon.gate.storage.aws.accounts import Accounts
@@ -87,7 +87,7 @@ def finder() -> Callable[[Mapping[str, Any]], Account | None]:
     """Finds the account of an event: API Gateway has checked it, or the verifier says whose attestation it has."""
     if not SETTINGS.enrol_verifier:
         return account_of
-    attested = Attested(enrolling()[0].issuer.deployment, asked_verifier)
+    attested = DeviceAccounts(enrolling()[0].issuer.deployment, asked_verifier)
     named_by = f"VERIFIER {':'.join(SETTINGS.enrol_verifier.split(':')[:7])}"  # the function, whatever its alias
 
     def identify(event: Mapping[str, Any]) -> Account | None:

@@ -12,12 +12,12 @@ from kanon.errors import UnreadableMessageError
 if TYPE_CHECKING:
     from mypy_boto3_sqs import SQSClient
 
-Body = TypeVar("Body", bound=BaseModel)
+MessageBody = TypeVar("MessageBody", bound=BaseModel)
 
 MESSAGES_A_CALL = 10
 
 
-def read_message(model: type[Body], text: str) -> Body:
+def read_message(model: type[MessageBody], text: str) -> MessageBody:
     """Read the body of a message.
 
     Raises:

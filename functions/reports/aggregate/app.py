@@ -12,7 +12,7 @@ from aws_lambda_powertools.utilities.typing import LambdaContext
 
 from kanon import aws, clock
 from kanon.errors import KanonError, kind_and_place, texts_withheld
-from kanon.gate.lists import Found
+from kanon.gate.lists import ReadableList
 from kanon.gate.storage.aws.lists import ListGoneError, ListObjects
 from kanon.keys import fetch_noise_keys
 from kanon.queues import read_message, send_all
@@ -96,7 +96,7 @@ def digests(objects: ListObjects, pinned: ReleasedKeys) -> Iterator[bytes]:
     if not objects.bucket:
         raise list_gone()
     try:
-        found = Found(pinned.step, pinned.bits, pinned.count, pinned.run)
+        found = ReadableList(pinned.step, pinned.bits, pinned.count, pinned.run)
         yield from (digest for digest, _ in objects.rows(pinned.type_name, found))
     except ListGoneError:
         raise list_gone() from None

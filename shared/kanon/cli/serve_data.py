@@ -136,10 +136,10 @@ class Credentials:
     def _name_of(self, keys: "ApiKeys", deployment: str) -> "Identify":
         """What names the account of an event, of its kind."""
         if self.verifier is not None:
-            from kanon.gate.attesting import Attested
+            from kanon.gate.attesting import DeviceAccounts
             from kanon.serving.verifier import AttestationVerifier
 
-            return Attested(deployment, AttestationVerifier(self.verifier))
+            return DeviceAccounts(deployment, AttestationVerifier(self.verifier))
         name_of = self.tokens.subject_of if self.tokens is not None and self.enrol is AuthMode.JWT else keys.name_of
         return lambda event: name_of(event["headers"].get("authorization", "").partition(" ")[2].strip())
 

@@ -39,7 +39,7 @@ class NoVerdictError(Error):
 
 
 @dataclass(frozen=True)
-class Attested:
+class DeviceAccounts:
     """Finds the account of an event, whose attestation a verifier accepts.
 
     Attributes:

@@ -30,7 +30,7 @@ from kanon.gate.storage.aws.control import (
     older_statuses,
 )
 from kanon.gate.storage.aws.gathering import Gathering
-from kanon.gate.storage.aws.parts import Listed, PartObjects
+from kanon.gate.storage.aws.parts import PartList, PartObjects
 from kanon.gate.storage.aws.statuses import MOST_STATUSES, Statuses
 from kanon.gate.storage.aws.step_joins import READING_SECONDS, StepJoins
 from kanon.gate.storage.aws.step_log import StepLog
@@ -50,7 +50,7 @@ Made = tuple[str | None, Remaking | None]
 """The object of true sets after a step, or what is made of it so far."""
 
 
-class Recorded(NamedTuple):
+class DeploymentRecord(NamedTuple):
     """What Control has recorded of a deployment.
 
     Attributes:
@@ -101,7 +101,7 @@ class Run:
         pieces: the parts that they list.
         step: the step to evaluate.
         last: the last closed step of the layout, before ``missing``.
-        missing: see :class:`Recorded`.
+        missing: see :class:`DeploymentRecord`.
         idle: the number of steps without work, directly before ``step``, that are not completed yet.
         shown: the sets that crossed in ``step``, by the first part of each range that this run decided.
         unlisted: whether listed sets are to be put beside the true ones though no set crosses: there are none yet.
@@ -160,7 +160,7 @@ class Evaluation(Decisions):
     parts_of: Callable[[Place], PartObjects]
     statuses: Statuses
     control: Control
-    check_control: Callable[[], Recorded]
+    check_control: Callable[[], DeploymentRecord]
     log_created: float = field(default=0.0, kw_only=True)
 
     def run(self, slot: int, holder: str, clock: Callable[[], float], time_left: Callable[[], float]) -> Outcome:
@@ -317,7 +317,7 @@ class Evaluation(Decisions):
             The name of its manifest, and the parts in it; None if time ran out.
         """
         base, number = ",".join(run.bases), run.row.run
-        listed, progress = Listed(run.step, ()), run.row.progress
+        listed, progress = PartList(run.step, ()), run.row.progress
         if progress is not None and progress.base == base:
             name, listed = progress.draft, run.parts.list_of(progress.draft)
             crossed = [each for piece in listed.pieces[-listed.last :] for each in self._crossed_in(run, piece)]
@@ -335,7 +335,7 @@ class Evaluation(Decisions):
             before = run.time_left()
             found = next(ranges)
             end = None if found.end is None or found.end == run.keys.end else found.end.hex()
-            listed = Listed(run.step, (*listed.pieces, *found.pieces), end, len(found.pieces))
+            listed = PartList(run.step, (*listed.pieces, *found.pieces), end, len(found.pieces))
             run.add(found)
             run.shown |= {piece.name: Shown() for piece in found.pieces}
             if found.new:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from kanon.dynamo.fingerprints import DEPLOYMENT
 from kanon.errors import ConfigurationError
-from kanon.gate.generations import Ids, Recorded, as_recorded, recorded_generations, refuse_log_generations
+from kanon.gate.generations import Ids, RecordedFingerprints, as_recorded, recorded_generations, refuse_log_generations
 from kanon.gate.settings import AnswerSettings, EvaluateSettings, GateSettings, JoinSettings, NoiseKeyEntry
 from kanon.gate.slots import Layouts
 from kanon.gate.storage.aws.control import Control
@@ -54,7 +54,7 @@ def layouts_soon(layouts: Layouts, step: int) -> list[str]:
     return [_slots(layout.from_step) for layout in layouts.entries if 0 < layout.from_step < step + STEPS_AHEAD]
 
 
-def missing_layouts(recorded: Recorded, layouts: Layouts) -> dict[int, str]:
+def missing_layouts(recorded: RecordedFingerprints, layouts: Layouts) -> dict[int, str]:
     """The recorded layouts that are not configured, by their first step, except those older than all others.
 
     A deployment that added them was rolled back.
@@ -72,7 +72,7 @@ def missing_layout(from_step: int) -> ConfigurationError:
     )
 
 
-def has_removed_layouts(recorded: Recorded, layouts: Layouts) -> bool:
+def has_removed_layouts(recorded: RecordedFingerprints, layouts: Layouts) -> bool:
     """Whether a recorded layout is older than all that are configured."""
     return any(int(name.partition(" ")[2] or 0) < layouts.entries[0].from_step for name in filter(_is_slots, recorded))
 
@@ -84,7 +84,9 @@ def removed_layout(from_step: int) -> ConfigurationError:
     )
 
 
-def refuse_slots(recorded: Recorded, layouts: Layouts, step: int, by_join: Callable[[], Mapping[str, str]]) -> None:
+def refuse_slots(
+    recorded: RecordedFingerprints, layouts: Layouts, step: int, by_join: Callable[[], Mapping[str, str]]
+) -> None:
     """Check that a new layout begins at least two steps after ``step``, and that none is added while one is missing.
 
     Joins under a layout that the other functions do not know would be lost. ``join`` records no layout too late, so
@@ -131,7 +133,7 @@ def noise_key_fingerprints(entries: Sequence[NoiseKeyEntry], keys: Mapping[str, 
 
 
 def unchanged_keys(
-    recorded: Recorded, entries: Sequence[NoiseKeyEntry], keys: Mapping[str, NoiseKey]
+    recorded: RecordedFingerprints, entries: Sequence[NoiseKeyEntry], keys: Mapping[str, NoiseKey]
 ) -> dict[str, NoiseKey]:
     """The keys of these entries, as far as ``keys`` has them as they were recorded."""
     found = [entry for entry in entries if entry.id in keys]
@@ -153,7 +155,7 @@ def retire(control: Control, type_name: str) -> None:
     control.check("evaluate", {f"{RETIRED}{type_name}": "for good"})
 
 
-def refuse_types(recorded: Recorded, types: Mapping[str, Type]) -> None:
+def refuse_types(recorded: RecordedFingerprints, types: Mapping[str, Type]) -> None:
     """Check that every missing type was retired, and that no retired type is back.
 
     The wake-ups of a retired type are skipped. If it came back, a set would next be evaluated when a client joins it,
@@ -174,7 +176,7 @@ def refuse_types(recorded: Recorded, types: Mapping[str, Type]) -> None:
             )
 
 
-def refuse_forgetting(recorded: Recorded) -> None:
+def refuse_forgetting(recorded: RecordedFingerprints) -> None:
     """Check that no client is forgotten in a part of the states and joins only: it would count twice.
 
     Raises:
@@ -187,12 +189,12 @@ def refuse_forgetting(recorded: Recorded) -> None:
         )
 
 
-def recorded_names(recorded: Recorded, kind: str) -> set[str]:
+def recorded_names(recorded: RecordedFingerprints, kind: str) -> set[str]:
     """The names recorded with the prefix ``kind``: TYPE, RETIRED or NOISE_KEY."""
     return {name.removeprefix(kind) for name in recorded if name.startswith(kind)}
 
 
-def missing_noise_keys(recorded: Recorded, entries: Sequence[NoiseKeyEntry]) -> list[NoiseKeyEntry]:
+def missing_noise_keys(recorded: RecordedFingerprints, entries: Sequence[NoiseKeyEntry]) -> list[NoiseKeyEntry]:
     """The recorded noise keys that are not configured, oldest first, except those older than all others.
 
     A deployment that added them was rolled back. They stay in force. ``entries`` are oldest first.
@@ -204,7 +206,7 @@ def missing_noise_keys(recorded: Recorded, entries: Sequence[NoiseKeyEntry]) -> 
 
 
 def refuse_noise_keys(
-    recorded: Recorded, entries: Sequence[NoiseKeyEntry], types: Mapping[str, Type], step: int
+    recorded: RecordedFingerprints, entries: Sequence[NoiseKeyEntry], types: Mapping[str, Type], step: int
 ) -> None:
     """Check that new noise keys begin at least two windows after ``step``, and none is added while one is missing.
 
@@ -230,7 +232,11 @@ def refuse_noise_keys(
 
 
 def refuse_without_key(
-    recorded: Recorded, entries: Sequence[NoiseKeyEntry], types: Mapping[str, Type], step: int, late: int = 0
+    recorded: RecordedFingerprints,
+    entries: Sequence[NoiseKeyEntry],
+    types: Mapping[str, Type],
+    step: int,
+    late: int = 0,
 ) -> None:
     """Refuse a new type whose first search may begin before the oldest noise key: its first step would never be done.
 

@@ -16,7 +16,7 @@ COMMAND = "`kanon operate new-generation`"
 
 Ids = Mapping[str, str]
 """The id of each of the three tables by its logical name."""
-Recorded = Mapping[str, str]
+RecordedFingerprints = Mapping[str, str]
 """The fingerprints recorded for ``evaluate``, by the name of an attribute in Control."""
 
 
@@ -25,7 +25,7 @@ def as_recorded(from_step: int, ids: Ids) -> dict[str, str]:
     return {f"{TABLES}{from_step}": json.dumps(ids, sort_keys=True)}
 
 
-def recorded_generations(recorded: Recorded) -> dict[int, Ids]:
+def recorded_generations(recorded: RecordedFingerprints) -> dict[int, Ids]:
     """The tables of each generation by its first step, oldest first."""
     found = {int(name.removeprefix(TABLES)): text for name, text in recorded.items() if name.startswith(TABLES)}
     return {from_step: json.loads(found[from_step]) for from_step in sorted(found)}
@@ -41,7 +41,7 @@ def replaced_tables(known: Ids, ids: Ids) -> list[str]:
     return sorted(name for name in known if ids.get(name) != known[name])
 
 
-def refuse_log_generations(recorded: Recorded, entries: Sequence[LogGenerationEntry], ids: Ids) -> None:
+def refuse_log_generations(recorded: RecordedFingerprints, entries: Sequence[LogGenerationEntry], ids: Ids) -> None:
     """Check that the generations configured, oldest first, are the recorded ones. Only the oldest may be left out.
 
     Raises:

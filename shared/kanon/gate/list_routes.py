@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from kanon import clock
 from kanon.errors import meant
-from kanon.gate.lists import MOST_VALUES, Found, Listed, Lists
+from kanon.gate.lists import MOST_VALUES, ListEntry, Lists, ReadableList
 from kanon.gate.models import NextUpdate, Step, moment, unknown_type
 from kanon.gate.paths import TypeInPath
 from kanon.gate.publishing import next_tick, tick_of
@@ -169,18 +169,18 @@ class ListRoutes:
     def _whose(self) -> str:
         return "public" if self.shared else "private"
 
-    def _of(self, type_name: str, found: Found | None) -> dict[str, Any]:
+    def _of(self, type_name: str, found: ReadableList | None) -> dict[str, Any]:
         step = None if found is None else found.step
         return {"type": type_name, "step": step, "nextUpdate": moment(self._next_update(found))}
 
-    def _next_update(self, found: Found | None) -> int:
+    def _next_update(self, found: ReadableList | None) -> int:
         now = clock.now()
         return next_tick(now, self.period, self.publish_delay) if found is None else self._tick_after(found.step)
 
     def _tick_after(self, step: int) -> int:
         return tick_of(step + 1, self.period, self.publish_delay)
 
-    def _kept(self, found: Found | None) -> dict[str, str]:
+    def _kept(self, found: ReadableList | None) -> dict[str, str]:
         age = max(0, int(self._next_update(found) - clock.now()))
         return {"Cache-Control": f"{self._whose}, max-age={age}", "Vary": "Accept"}
 
@@ -226,7 +226,7 @@ def place_of(after: str) -> tuple[int, bytes]:
     raise RequestError(wrong_field("after", "must be `next` of an answer"))
 
 
-def table(rows: Sequence[tuple[bytes, Listed]]) -> str:
+def table(rows: Sequence[tuple[bytes, ListEntry]]) -> str:
     """Values as CSV."""
     text = StringIO()
     writer = csv.writer(text)

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from kanon.errors import ConfigurationError, Error
 from kanon.gate.listed_sets import ListedSet
-from kanon.gate.lists import Found, Listed, true_since
+from kanon.gate.lists import ListEntry, ReadableList, true_since
 from kanon.gate.mechanism.searches import Searches
 from kanon.gate.publishing import Horizon, clock_step
 from kanon.gate.ranges import bits_for, most_hashes, name_of
@@ -47,7 +47,7 @@ class NotReadyError(Error):
     """The listed sets of a slot at the step are not all known: the list cannot be published."""
 
 
-class Visible(NamedTuple):
+class VisibleSlots(NamedTuple):
     """What readers see: the step of all slots, the layout at it, and the horizons of its slots."""
 
     step: int
@@ -119,7 +119,7 @@ class Listing:
         outcome.behind = max((clock - (found[0].step if found else visible.step - 1) for found in newest), default=0)
         return outcome
 
-    def _visible(self, now: float) -> Visible | None:
+    def _visible(self, now: float) -> VisibleSlots | None:
         """What all slots show at ``now``, as ``query`` sees it; None before the first step."""
         at = clock_step(now, self.period, self.publish_delay)
         layouts = [layout for layout in self.layouts.entries if layout.from_step <= at]
@@ -129,12 +129,12 @@ class Listing:
             steps = [horizons[slot].at(now) if slot in horizons else None for slot in range(layout.slots)]
             seen = [step for step in steps if step is not None and step >= layout.from_step]
             if len(seen) == layout.slots:
-                return Visible(min(at, *seen), layout, horizons)
+                return VisibleSlots(min(at, *seen), layout, horizons)
             at = layout.from_step - 1
         return None
 
     def _publish(
-        self, visible: Visible, due: Mapping[str, tuple[Found, ...]], outcome: ListOutcome, *, again: bool
+        self, visible: VisibleSlots, due: Mapping[str, tuple[ReadableList, ...]], outcome: ListOutcome, *, again: bool
     ) -> None:
         """Publish the lists of some types. What another lister has published, or an operator changed, is refused."""
         if again:  # a suppression may be newer
@@ -161,11 +161,11 @@ class Listing:
                 else:
                     self.objects.forget(name, new)
 
-    def _put(self, type_name: str, step: int, spool: "Spool") -> Found:
+    def _put(self, type_name: str, step: int, spool: "Spool") -> ReadableList:
         """Store the values of a list under a name of its own."""
         digests = sorted(spool.digests[type_name])
         bits = bits_for(digests, most_hashes(type_name))
-        found = Found(step, bits, len(digests), uuid4().hex)
+        found = ReadableList(step, bits, len(digests), uuid4().hex)
         rows = spool.rows(type_name)
         row = next(rows, None)
         for number in range(1 << bits):
@@ -176,7 +176,7 @@ class Listing:
             self.objects.put(type_name, found, name_of(number, bits), some)
         return found
 
-    def _keep_history(self, type_name: str, found: Found) -> None:
+    def _keep_history(self, type_name: str, found: ReadableList) -> None:
         """Write the history of the newest list, if a lister has stopped before it or an operator unlisted since.
 
         It is a copy of what readers see. What was unlisted meanwhile is gone there, so the copy is made again:
@@ -202,8 +202,13 @@ class Listing:
     # The sets of a slot
 
     def _values(
-        self, place: Place, visible: Visible, named: Mapping[int, str], hidden: frozenset[bytes], outcome: ListOutcome
-    ) -> Iterator["Value"]:
+        self,
+        place: Place,
+        visible: VisibleSlots,
+        named: Mapping[int, str],
+        hidden: frozenset[bytes],
+        outcome: ListOutcome,
+    ) -> Iterator["ListableValue"]:
         """The values of a slot to list, each with its type and the step since which it is true."""
         name = self._object(place, visible)
         sets = iter(()) if name is None else self.listed_sets(name)
@@ -223,7 +228,7 @@ class Listing:
                     outcome.unopened = True
                     continue
                 kept.write(pair(each.key, value))
-                yield Value(type_name, value.decode(), since)
+                yield ListableValue(type_name, value.decode(), since)
             if changed or known.left_out():
                 self.objects.put_opened(place, kept)
 
@@ -242,7 +247,7 @@ class Listing:
             return None
         return value
 
-    def _object(self, place: Place, visible: Visible) -> str | None:
+    def _object(self, place: Place, visible: VisibleSlots) -> str | None:
         """The object of true sets of a slot at the visible step; None: the slot has no sets.
 
         The horizon has three steps, each with its object. That of a later step has the sets of this one too if it was
@@ -268,7 +273,7 @@ class Listing:
         return name
 
 
-class Value(NamedTuple):
+class ListableValue(NamedTuple):
     """A value to list."""
 
     type_name: str
@@ -318,7 +323,7 @@ class Spool:
         self._waiting: dict[Path, list[str]] = {}
         self._count = 0
 
-    def add(self, value: "Value") -> None:
+    def add(self, value: "ListableValue") -> None:
         """Add a value."""
         digest = sha256(value.value.encode()).digest()
         self.digests[value.type_name].append(digest)
@@ -328,13 +333,13 @@ class Spool:
         if self._count == MOST_WAITING:
             self._write()
 
-    def rows(self, type_name: str) -> Iterator[tuple[bytes, Listed]]:
+    def rows(self, type_name: str) -> Iterator[tuple[bytes, ListEntry]]:
         """The values of a type with their hashes, sorted by hash."""
         self._write()
         for file in (self._file(type_name, number) for number in range(FILES)):
             if file.exists():
                 with file.open("rb") as lines:
-                    values = [Listed(*json.loads(line)) for line in lines]
+                    values = [ListEntry(*json.loads(line)) for line in lines]
                 yield from sorted((sha256(each.value.encode()).digest(), each) for each in values)
 
     def _file(self, type_name: str, number: int) -> Path:

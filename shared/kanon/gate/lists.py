@@ -19,7 +19,7 @@ MOST_VALUES = 1000
 ROWS_A_GROUP = 20_000
 
 
-class Found(NamedTuple):
+class ReadableList(NamedTuple):
     """A list that can be read: its step, the bits of its range files, and the number of its values.
 
     On AWS ``run`` names its objects.
@@ -31,7 +31,7 @@ class Found(NamedTuple):
     run: str = ""
 
 
-class Listed(NamedTuple):
+class ListEntry(NamedTuple):
     """A value of a list, and the step since which it is true."""
 
     value: str
@@ -46,16 +46,18 @@ def join_bounds(types: Mapping[str, Type]) -> dict[str, Bound]:
 class Lists(Protocol):
     """The last lists of each type, as readers see them."""
 
-    def newest(self, type_name: str) -> Found | None:
+    def newest(self, type_name: str) -> ReadableList | None:
         """The newest list of a type."""
 
-    def of_step(self, type_name: str, step: int | None) -> Found | None:
+    def of_step(self, type_name: str, step: int | None) -> ReadableList | None:
         """The list of a step; None for the newest one."""
 
-    def page(self, type_name: str, found: Found, after: bytes, most: int) -> Sequence[tuple[bytes, Listed]] | None:
+    def page(
+        self, type_name: str, found: ReadableList, after: bytes, most: int
+    ) -> Sequence[tuple[bytes, ListEntry]] | None:
         """Values behind the hash ``after`` with their hashes, in the order of hashes; None if the list is gone."""
 
-    def range_file(self, of: ListStep, found: Found, name: str) -> bytes | None:
+    def range_file(self, of: ListStep, found: ReadableList, name: str) -> bytes | None:
         """A range file; None if the list has none of this name."""
 
 
@@ -81,7 +83,7 @@ def day(unix: float) -> str:
     return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%d")
 
 
-def write_parquet(to: Any, values: Iterable[Listed]) -> None:
+def write_parquet(to: Any, values: Iterable[ListEntry]) -> None:
     """Write values as Parquet (zstd) to a path or an open file. The same values give the same bytes."""
     import pyarrow as pa
     from pyarrow import parquet
@@ -92,8 +94,8 @@ def write_parquet(to: Any, values: Iterable[Listed]) -> None:
             writer.write_batch(pa.record_batch([[v for v, _ in some], [s for _, s in some]], schema=schema))
 
 
-def read_parquet(source: Any) -> list[Listed]:
+def read_parquet(source: Any) -> list[ListEntry]:
     """The values of a file."""
     from pyarrow import parquet
 
-    return [Listed(*row.values()) for row in parquet.read_table(source, partitioning=None).to_pylist()]
+    return [ListEntry(*row.values()) for row in parquet.read_table(source, partitioning=None).to_pylist()]

@@ -19,7 +19,7 @@ from kanon.gate.storage.disk.parts import PartFiles
 from kanon.gate.storage.protocols import Manifest, Piece, Sealed, Status
 
 
-class Progress(NamedTuple):
+class RunResult(NamedTuple):
     """The result of a run: steps completed, sets decided, and the largest delay of a step after its tick (s)."""
 
     steps: int = 0
@@ -27,7 +27,7 @@ class Progress(NamedTuple):
     late: int = 0
 
 
-class Control(Protocol):
+class SlotControl(Protocol):
     """Mark, manifests and answers of a slot: those of a directory, or of a replay, which publishes nothing."""
 
     def evaluated_through(self) -> int | None:
@@ -69,11 +69,11 @@ class Segments(Decisions):
 
     log: DiskLog
     parts: PartFiles
-    control: Control
+    control: SlotControl
     run: int
     begin_at: int
 
-    def evaluate(self, now: float) -> Progress:
+    def evaluate(self, now: float) -> RunResult:
         """Evaluate and publish the closed steps that are not evaluated yet.
 
         Raises:
@@ -82,7 +82,7 @@ class Segments(Decisions):
             UndecodableMembersError: a part is missing or damaged.
         """
         began = time.monotonic()
-        done, last = Progress(), self.schedule.last_closed(now)
+        done, last = RunResult(), self.schedule.last_closed(now)
         self.log.close_through(last)
         before, mark, manifest = self.control.evaluated_through(), self._mark(), self.control.manifest() or Manifest(-1)
         while mark < last:
@@ -92,7 +92,7 @@ class Segments(Decisions):
             visible_from = self.schedule.visible_from(now + time.monotonic() - began)
             self.control.commit(self.run, before, step, pieces, crossed, visible_from, sealed)
             late = visible_from - self.schedule.tick_of(mark + 1)
-            done = Progress(done.steps + step - mark, done.sets + sets, max(done.late, late))
+            done = RunResult(done.steps + step - mark, done.sets + sets, max(done.late, late))
             before, mark, manifest = step, step, Manifest(step, tuple(pieces))
         return done
 

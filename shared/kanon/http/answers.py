@@ -81,7 +81,7 @@ class ErrorAnswer(AnswerBody):
     error: Error
 
 
-Form = Callable[[ErrorAnswer], BaseModel]
+ErrorForm = Callable[[ErrorAnswer], BaseModel]
 """The error format of a function."""
 
 

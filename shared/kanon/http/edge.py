@@ -32,7 +32,7 @@ from kanon.http.answers import (
     NOWHERE,
     STATUS_NAMES,
     ErrorAnswer,
-    Form,
+    ErrorForm,
     GatewayAnswer,
     Problem,
     error_answer,
@@ -90,7 +90,7 @@ class _Resolver(APIGatewayHttpResolver):
         return self.current_event
 
 
-def resolver(logger: Logger, form: Form = own_form) -> APIGatewayHttpResolver:
+def resolver(logger: Logger, form: ErrorForm = own_form) -> APIGatewayHttpResolver:
     """A resolver that validates requests, reads relaxed JSON and answers every error in one form.
 
     One thread at a time may use it; threads with a resolver each do not disturb each other.
@@ -161,7 +161,7 @@ def handle(
     logger: Logger,
     guard: Guard | None = None,
     bodies: Bodies = OWN_BODIES,
-    form: Form = own_form,
+    form: ErrorForm = own_form,
 ) -> dict[str, Any]:
     """Answer an API Gateway event (format 2.0).
 
@@ -178,13 +178,13 @@ def handle(
     return app.resolve(event, context)  # type: ignore[arg-type]  # no route reads the context
 
 
-def refused(error: Exception, logger: Logger, form: Form = own_form) -> dict[str, Any]:
+def refused(error: Exception, logger: Logger, form: ErrorForm = own_form) -> dict[str, Any]:
     """The result of a function for an error, which is logged as those of routes are."""
     answer = _refusal(_translate(error, logger), form)
     return {"statusCode": answer.status_code, "headers": answer.headers, "body": answer.body}
 
 
-def _refusal(body: ErrorAnswer, form: Form) -> Response[str]:
+def _refusal(body: ErrorAnswer, form: ErrorForm) -> Response[str]:
     headers = {"Cache-Control": "no-store"}
     if body.error.code in (429, 503):
         headers["Retry-After"] = RETRY_AFTER

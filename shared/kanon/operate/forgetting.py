@@ -22,7 +22,7 @@ from kanon.gate.mechanism.tape import SET_KEY_BYTES, following
 from kanon.gate.merging import UNKNOWN
 from kanon.gate.parts import Part
 from kanon.gate.storage.aws.control import Place, SlotRow
-from kanon.gate.storage.aws.parts import Listed
+from kanon.gate.storage.aws.parts import PartList
 from kanon.gate.storage.aws.step_joins import StepJoins
 from kanon.gate.storage.aws.step_log import TOKEN_BYTES
 from kanon.gate.storage.aws.true_objects import step_of
@@ -136,7 +136,7 @@ def _put_states(
         if there:
             found |= there
             pieces[at] = parts.put(changed, mark, row.run, pieces[at].first)
-    manifest = parts.put_list(Listed(mark, tuple(pieces)), row.run)
+    manifest = parts.put_list(PartList(mark, tuple(pieces)), row.run)
     stack.control.restate(place, row.run, mark, [manifest])
     row = replace(row, manifest=manifest, kept=(manifest,), progress=None)
     parts.sweep(referenced(row, parts), row.run)

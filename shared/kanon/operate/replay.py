@@ -26,7 +26,7 @@ from kanon.gate.fingerprints import (
 )
 from kanon.gate.generations import in_force, refuse_log_generations
 from kanon.gate.storage.aws.control import Place, Progress, SlotRow
-from kanon.gate.storage.aws.parts import Listed
+from kanon.gate.storage.aws.parts import PartList
 from kanon.gate.storage.aws.step_joins import StepJoins
 from kanon.gate.storage.aws.true_objects import step_of
 from kanon.gate.storage.protocols import Piece
@@ -228,8 +228,8 @@ def _evaluate(
             if step <= base.mark:
                 listed = after
             else:
-                name = parts.put_list(Listed(base.mark, listed), run)
-                draft = parts.put_list(Listed(step, after, None, len(after)), run)
+                name = parts.put_list(PartList(base.mark, listed), run)
+                draft = parts.put_list(PartList(step, after, None, len(after)), run)
                 progress = Progress(name, draft, 0)
     released = {key: steps for key, steps in crossings.items() if has(keys, key)}
     end = stack.evaluate.layouts.last_step(place.layout, NO_END)
@@ -238,7 +238,7 @@ def _evaluate(
             "the replay differs from what was released: the log lacks rows, or a version released wrong answers;"
             " begin a new log generation with `kanon operate new-generation`"
         )
-    return Again(listed, progress, name or parts.put_list(Listed(base.mark, listed), run))
+    return Again(listed, progress, name or parts.put_list(PartList(base.mark, listed), run))
 
 
 def _is_same(decided: Mapping[bytes, list[int]], released: Crossings, base: Base, end: int) -> bool:

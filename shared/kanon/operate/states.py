@@ -18,7 +18,7 @@ from kanon.gate.mechanism.tape import SET_KEY_BYTES
 from kanon.gate.merging import UNKNOWN
 from kanon.gate.parts import Part, keys_of
 from kanon.gate.storage.aws.control import Place, SlotRow, lost
-from kanon.gate.storage.aws.parts import Listed, PartObjects
+from kanon.gate.storage.aws.parts import PartList, PartObjects
 from kanon.gate.storage.aws.statuses import MOST_STATUSES
 from kanon.gate.storage.protocols import Piece, Status
 from kanon.operate.changes import ChangeRefusedError
@@ -83,7 +83,7 @@ def put_states(
         merged = with_crossings(part, shown, memory)
         if len(merged) or piece.name:
             made.append(parts.put(merged, step, row.run, own.first.hex()))
-    name = parts.put_list(Listed(step, tuple(made)), row.run)
+    name = parts.put_list(PartList(step, tuple(made)), row.run)
     stack.control.restate(place, row.run, step, [name])
 
 

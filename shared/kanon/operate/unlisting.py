@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from kanon.errors import ConfigurationError
-from kanon.gate.lists import Found, Listed
+from kanon.gate.lists import ListEntry, ReadableList
 from kanon.gate.names import set_key
 from kanon.gate.ranges import name_of
 from kanon.gate.storage.aws.lists import ListObjects, ListTable
@@ -90,12 +90,12 @@ class Unlisting:
         after = tuple(found._replace(values=self._remove(found, keys)) for found in lists)
         return after == lists or self.table.change(self.type_name, lists, after)
 
-    def _remove(self, found: Found, keys: frozenset[bytes]) -> int:
+    def _remove(self, found: ReadableList, keys: frozenset[bytes]) -> int:
         """Take the values out of a list. Returns the number of the others."""
         names = (name_of(number, found.bits) for number in range(1 << found.bits))
         return sum(self._remove_from_file(found, name, keys) for name in names)
 
-    def _remove_from_file(self, found: Found, name: str, keys: frozenset[bytes]) -> int:
+    def _remove_from_file(self, found: ReadableList, name: str, keys: frozenset[bytes]) -> int:
         while True:
             tag = self.objects.tag(self.type_name, found, name)
             rows = [row for _, row in self.objects.values(self.type_name, found, name) or []]
@@ -119,5 +119,5 @@ class Unlisting:
             if len(kept) == len(rows) or self.objects.put_history(self.type_name, step, kept, stamp, written):
                 return had
 
-    def _others(self, rows: list[Listed], keys: frozenset[bytes]) -> list[Listed]:
+    def _others(self, rows: list[ListEntry], keys: frozenset[bytes]) -> list[ListEntry]:
         return [row for row in rows if self.key_of(row.value) not in keys]

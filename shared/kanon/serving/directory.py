@@ -40,7 +40,7 @@ from kanon.gate.joining import Joining
 from kanon.gate.mechanism.steps import end_of, step_at
 from kanon.gate.querying import Querying
 from kanon.gate.schedule import Schedule
-from kanon.gate.segments import Progress, Segments
+from kanon.gate.segments import RunResult, Segments
 from kanon.gate.settings import EvaluateSettings, LogGenerationEntry, NoiseKeyEntry
 from kanon.gate.storage.disk.control import NAME, ControlFile
 from kanon.gate.storage.disk.log import ONE_SLOT, DiskLog
@@ -137,7 +137,7 @@ class Directory:
     _failed: bool = False
     _others: list[Database] = field(default_factory=list, repr=False)
 
-    def evaluate(self, now: float) -> Progress:
+    def evaluate(self, now: float) -> RunResult:
         """Evaluate and publish the closed steps; see :meth:`Segments.evaluate`. Once an hour old files are deleted."""
         done = self.segments.evaluate(now)
         if done.steps and now - self._kept >= min(3600, self.settings.period):

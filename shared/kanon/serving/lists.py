@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from kanon.created import flush
 from kanon.disk import Database, transaction
 from kanon.errors import ConfigurationError
-from kanon.gate.lists import KEPT, Found, Listed, day, place_of_step, true_since, write_parquet
+from kanon.gate.lists import KEPT, ListEntry, ReadableList, day, place_of_step, true_since, write_parquet
 from kanon.gate.mechanism.searches import Searches
 from kanon.gate.publishing import clock_step, next_tick
 from kanon.gate.ranges import ListStep, bits_for, encode, first_of, most_hashes, number_of
@@ -48,27 +48,27 @@ class ListsFile(Database):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory / NAME, SCHEMA)
 
-    def newest(self, type_name: str) -> Found | None:
+    def newest(self, type_name: str) -> ReadableList | None:
         """The newest list of a type."""
         return self.of_step(type_name, None)
 
-    def of_step(self, type_name: str, step: int | None) -> Found | None:
+    def of_step(self, type_name: str, step: int | None) -> ReadableList | None:
         """The list of a step; None for the newest one."""
         row = self.database.execute(
             "SELECT step, bits, count FROM lists WHERE type = ?1 AND (?2 IS NULL OR step = ?2)"
             " ORDER BY step DESC LIMIT 1",
             (type_name, step),
         ).fetchone()
-        return None if row is None else Found(*row)
+        return None if row is None else ReadableList(*row)
 
-    def page(self, type_name: str, found: Found, after: bytes, most: int) -> list[tuple[bytes, Listed]]:
+    def page(self, type_name: str, found: ReadableList, after: bytes, most: int) -> list[tuple[bytes, ListEntry]]:
         """Values behind the hash ``after`` with their hashes, in the order of hashes."""
         rows = self.database.execute(
             "SELECT digest, value, since FROM entries WHERE type = ? AND step = ? AND digest > ?"
             " ORDER BY digest LIMIT ?",
             (type_name, found.step, after, most),
         )
-        return [(bytes(digest), Listed(value, since)) for digest, value, since in rows]
+        return [(bytes(digest), ListEntry(value, since)) for digest, value, since in rows]
 
     def digests(self, type_name: str, step: int, first: bytes, end: bytes | None) -> list[bytes]:
         """The hashes from ``first`` up to ``end``, which is not included, sorted."""
@@ -79,7 +79,7 @@ class ListsFile(Database):
         )
         return [bytes(digest) for (digest,) in rows]
 
-    def range_file(self, of: ListStep, found: Found, name: str) -> bytes | None:
+    def range_file(self, of: ListStep, found: ReadableList, name: str) -> bytes | None:
         """A range file; None if the list has none of this name."""
         number = number_of(name, found.bits)
         if number is None:
@@ -175,7 +175,7 @@ class Lister:
                 "SELECT value, since FROM entries WHERE type = ? AND step = ? ORDER BY value", (type_.name, step)
             )
             place = history_of(self.directory.path, type_.name) / place_of_step(step, self.directory.settings.period)
-            write_history(place, (Listed(*row) for row in by_value))
+            write_history(place, (ListEntry(*row) for row in by_value))
             bits = bits_for(digests, most_hashes(type_.name))
             database.execute("INSERT INTO lists VALUES (?, ?, ?, ?)", (type_.name, step, bits, len(digests)))
             self._forget(type_.name)
@@ -234,7 +234,7 @@ def history_of(directory: Path, type_name: str) -> Path:
     return directory / FOLDER / type_name
 
 
-def write_history(file: Path, values: Iterable[Listed]) -> None:
+def write_history(file: Path, values: Iterable[ListEntry]) -> None:
     """Write the list of a step; whole, or not at all. One that exists is replaced."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     beside = file.with_name(".part")  # one process lists; what a killed one left is written again

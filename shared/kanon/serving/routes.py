@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver
 
-from kanon.http.answers import Form, own_form
+from kanon.http.answers import ErrorForm, own_form
 from kanon.http.bodies import OWN_BODIES, Bodies
 
 
@@ -22,4 +22,4 @@ class Routes(NamedTuple):
 
     app: APIGatewayHttpResolver
     bodies: Bodies = OWN_BODIES
-    form: Form = own_form
+    form: ErrorForm = own_form

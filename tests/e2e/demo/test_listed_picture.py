@@ -12,7 +12,7 @@ from kanon.demo.logs import generated_log
 from kanon.demo.machine import machine
 from kanon.demo.replay import replay
 from kanon.pictures import GREEN
-from kanon.serving.lists import Listed, history_of, place_of_step, write_history
+from kanon.serving.lists import ListEntry, history_of, place_of_step, write_history
 from tests.integration.serving.listing import VALUES
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -54,7 +54,7 @@ def test_the_picture_of_a_replayed_log_shows_the_steps_in_which_queries_answered
 def test_a_bar_ends_where_a_list_lacks_the_value_and_not_where_a_list_is_missing(tmp_path: Path) -> None:
     lists = {10: ["a", "b"], 11: ["b"], 13: ["a", "b"], 14: ["a"]}
     for step, values in lists.items():
-        write_history(tmp_path / place_of_step(step, 3600), [Listed(value, 1) for value in values])
+        write_history(tmp_path / place_of_step(step, 3600), [ListEntry(value, 1) for value in values])
     history = ListHistory.read(tmp_path, 3600)
     assert history.lists == lists
     assert history.runs == {"a": [(10, 10), (13, 14)], "b": [(10, 13)]}

@@ -12,7 +12,7 @@ import pytest
 from kanon.client import Client, Join, encoded
 from kanon.gate.parts import Part, keys_of
 from kanon.gate.storage.aws.control import Place
-from kanon.gate.storage.aws.parts import Listed
+from kanon.gate.storage.aws.parts import PartList
 from kanon.local import Stack
 from kanon.operate.changes import leased
 from tests.conftest import START
@@ -85,7 +85,7 @@ class Crossed:
         with leased(stack.control, [place], self.stack.clock.now(), 60) as rows:
             step, run = rows[place].evaluated_through or 0, rows[place].run
             piece = stack.parts(place).put(Part.empty(), step, run, "")
-            stack.control.restate(place, run, step, [stack.parts(place).put_list(Listed(step, (piece,)), run)])
+            stack.control.restate(place, run, step, [stack.parts(place).put_list(PartList(step, (piece,)), run)])
         assert len(self.states) == 0
 
     def forget_status(self) -> None:

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import kanon.gate.merging
 from kanon.client import encoded
 from kanon.gate.deciding import NoiseKeys
-from kanon.gate.evaluation import Evaluation, Recorded
+from kanon.gate.evaluation import DeploymentRecord, Evaluation
 from kanon.gate.joining import Join, Joining
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.columns import States
@@ -142,7 +142,7 @@ def record(moto: Running, types: dict[str, Type], events: Sequence[Event], steps
     evaluation = Evaluation(
         types, {}, frozenset(), NoiseKeys(((0, KEY),)), "deployment", schedule,
         tables.log, tables.parts, tables.statuses, tables.control,
-        lambda: Recorded(tables.control.type_numbers(types), frozenset()),
+        lambda: DeploymentRecord(tables.control.type_numbers(types), frozenset()),
     )  # fmt: skip
     querying = Querying(types, PEPPER, tables.statuses, period, tables.layouts, schedule.publish_delay, 24)
     tables.mark(0, steps.start - 1)

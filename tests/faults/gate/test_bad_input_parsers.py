@@ -23,7 +23,7 @@ from kanon import clock
 from kanon.clock import week_of
 from kanon.credentials.arc import PRESENTATION_BYTES, REQUEST_BYTES
 from kanon.errors import ConfigurationError, UndecodableMembersError
-from kanon.gate.attesting import Attested
+from kanon.gate.attesting import DeviceAccounts
 from kanon.gate.mechanism.columns import NEVER
 from kanon.gate.parts import Part, decode, encode
 from kanon.gate.settings import EvaluateSettings
@@ -497,7 +497,7 @@ def test_any_attestation_is_asked_about_whole_or_not_at_all(header: str) -> None
 
     event = {"headers": {"authorization": header}, "requestContext": {"http": {"method": "GET"}}}
     with mock.patch.object(clock, "now", return_value=START):
-        assert Attested("deployment", ask)(event) is None
+        assert DeviceAccounts("deployment", ask)(event) is None
     for each in asked:
         assert {*each} == {"attestation", "binding"}
         assert len(base64.urlsafe_b64decode(each["binding"] + "=")) == 32

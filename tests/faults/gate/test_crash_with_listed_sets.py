@@ -16,7 +16,7 @@ import pytest
 from kanon.gate.deciding import LISTED_WEIGHT
 from kanon.gate.evaluation import Evaluation
 from kanon.gate.listed_sets import ListedSet
-from kanon.gate.lists import Listed
+from kanon.gate.lists import ListEntry
 from kanon.gate.storage.aws.control import Place
 from kanon.gate.storage.aws.lists import ListObjects, ListTable
 from tests.faults.failures import FAILURES, Failure
@@ -43,8 +43,8 @@ class Ending:
     listed: list[ListedSet]
     sealed: list[bytes]
     step: int
-    values: list[Listed]
-    history: list[Listed]
+    values: list[ListEntry]
+    history: list[ListEntry]
     true: set[str]
 
 
@@ -92,7 +92,7 @@ class ListedHour:
         columns = [parts.read(piece).sealed for piece in parts.list_of(row.manifest).pieces]
         return list(sets), [sealed for column in columns if column is not None for sealed in column]
 
-    def published(self) -> tuple[int, list[Listed], list[Listed], set[str]]:
+    def published(self) -> tuple[int, list[ListEntry], list[ListEntry], set[str]]:
         """The newest list, its history, and the values of which queries answer that they are true."""
         simulation, objects = self.simulation, self.lists()
         control = simulation.stack.storage.tables["Control"]

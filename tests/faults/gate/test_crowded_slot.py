@@ -12,13 +12,13 @@ import pytest
 from kanon.errors import ConfigurationError
 from kanon.gate import deciding
 from kanon.gate.deciding import NoiseKeys
-from kanon.gate.evaluation import Evaluation, Recorded
+from kanon.gate.evaluation import DeploymentRecord, Evaluation
 from kanon.gate.mechanism.parameters import Parameters, profile
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.schedule import DAY, Schedule
 from kanon.gate.storage.aws.control import Place
 from kanon.gate.storage.aws.step_joins import READERS
-from kanon.gate.storage.aws.step_log import Found, StepLog
+from kanon.gate.storage.aws.step_log import PartitionPage, StepLog
 from kanon.gate.types import Type
 from tests.integration.gate.tables import Running, Tables, fresh, states_of
 from tests.unit.examples import KEY, ONE_SLOT, set_key
@@ -59,14 +59,14 @@ class Crowded(StepLog):
         self.clients, self.keys = clients, sorted(clients)
         self.starts = [0, *accumulate(clients[key] for key in self.keys)]
 
-    def page(self, partition: bytes, first: bytes, last: bytes) -> Found:
+    def page(self, partition: bytes, first: bytes, last: bytes) -> PartitionPage:
         self.time.spend(self.page_seconds / READERS)
         self.pages += 1
         if int.from_bytes(partition[:8], "big") != STEP:
-            return Found([], [], None, [])
+            return PartitionPage([], [], None, [])
         begin, end = self._row_from(first), self._row_from(last + b"\0")
         rows = list(self._rows(begin, min(end, begin + ROWS_A_PAGE)))
-        return Found(rows, [], rows[-1][0] if end > begin + ROWS_A_PAGE else None, [])
+        return PartitionPage(rows, [], rows[-1][0] if end > begin + ROWS_A_PAGE else None, [])
 
     def _rows(self, first: int, end: int) -> Iterator[tuple[bytes, str]]:
         at = bisect_right(self.starts, first) - 1
@@ -112,7 +112,7 @@ class Service:
         return Evaluation(
             {"fledge": TYPE}, {}, frozenset(), NoiseKeys(((0, KEY),)), "stack", SCHEDULE,
             self.log, self.tables.parts, self.tables.statuses, self.tables.control,
-            lambda: Recorded({"fledge": 4}, frozenset()),
+            lambda: DeploymentRecord({"fledge": 4}, frozenset()),
         )  # fmt: skip
 
     def hops_until_done(self) -> int:
@@ -222,7 +222,7 @@ def test_a_run_that_is_refused_before_it_begins_leaves_what_is_recorded_alone(mo
     )
     before = service.tables.control.row(Place(0, 0))
 
-    def refuse() -> Recorded:
+    def refuse() -> DeploymentRecord:
         raise ConfigurationError("a table was replaced")
 
     worker = service.worker()

@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from kanon.errors import ConfigurationError
 from kanon.gate import listing, sealing
 from kanon.gate import lists as gate_lists
-from kanon.gate.listing import Listing, Visible
-from kanon.gate.lists import Found, Listed
+from kanon.gate.listing import Listing, VisibleSlots
+from kanon.gate.lists import ListEntry, ReadableList
 from kanon.gate.publishing import clock_step
 from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.aws.control import Place
@@ -62,23 +62,23 @@ def test_lists_go_on_when_the_slots_change(moto: Running) -> None:
 ORIGINAL = {name: getattr(Listing, name) for name in ("_visible", "_object", "_publish", "_since")}
 
 
-def _clock(self: Listing, now: float) -> Visible | None:
+def _clock(self: Listing, now: float) -> VisibleSlots | None:
     seen = ORIGINAL["_visible"](self, now)
     return seen and seen._replace(step=clock_step(now, self.period, self.publish_delay))
 
 
-def _first_slot(self: Listing, now: float) -> Visible | None:
+def _first_slot(self: Listing, now: float) -> VisibleSlots | None:
     seen = ORIGINAL["_visible"](self, now)
     step = seen and seen.horizons[0].at(now)
     return seen if seen is None or step is None else seen._replace(step=max(step, seen.step))
 
 
-def _newest_object(self: Listing, place: Place, visible: Visible) -> str | None:
+def _newest_object(self: Listing, place: Place, visible: VisibleSlots) -> str | None:
     horizon = visible.horizons[place.slot]
     return horizon.shows or ORIGINAL["_object"](self, place, visible)
 
 
-def _older_object(self: Listing, place: Place, visible: Visible) -> str | None:
+def _older_object(self: Listing, place: Place, visible: VisibleSlots) -> str | None:
     horizon = visible.horizons[place.slot]
     return horizon.earliest_shows or horizon.earlier_shows or ORIGINAL["_object"](self, place, visible)
 
@@ -148,7 +148,7 @@ def seen(published: Published) -> dict[str, Any]:
     return {name: published.newest(name) for name in ("one-sided", "crossing")}
 
 
-def history(published: Published) -> dict[str, list[Listed]]:
+def history(published: Published) -> dict[str, list[ListEntry]]:
     """The history: what it says, by the name of the object."""
     objects = published.lister().objects
     return {
@@ -237,7 +237,7 @@ def test_a_late_lister_never_moves_a_pointer_backwards(published: Published) -> 
     table = late.table
     before = table.pointer("one-sided")
     published.publish(published.visible(LAST))
-    assert not table.publish("one-sided", before, Found(LAST - 1, 0, 0, "late"), "")
+    assert not table.publish("one-sided", before, ReadableList(LAST - 1, 0, 0, "late"), "")
     late.run(published.visible(LAST - 1))
     assert {found.step for found, _ in seen(published).values()} == {LAST}
 
@@ -530,12 +530,12 @@ def test_lists_of_a_hundred_types_need_no_more_open_files_than_that_of_one() -> 
     try:
         with listing.Spool(types) as spool:
             for number in range(25_000):  # more than wait in memory
-                spool.add(listing.Value(types[number % 100], f"value {number}", number))
+                spool.add(listing.ListableValue(types[number % 100], f"value {number}", number))
             found = {name: list(spool.rows(name)) for name in types}
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     for at, name in enumerate(types):
-        rows = [(set_of(f"value {n}"), Listed(f"value {n}", n)) for n in range(at, 25_000, 100)]
+        rows = [(set_of(f"value {n}"), ListEntry(f"value {n}", n)) for n in range(at, 25_000, 100)]
         assert found[name] == sorted(rows)
         assert sorted(spool.digests[name]) == [digest for digest, _ in found[name]]
 

@@ -11,7 +11,7 @@ import kanon.disk
 from kanon.errors import ConfigurationError
 from kanon.gate import deciding
 from kanon.gate import lists as gate_lists
-from kanon.gate.lists import Found, place_of_step
+from kanon.gate.lists import ReadableList, place_of_step
 from kanon.serving import lists
 from kanon.serving.directory import retire
 from kanon.serving.lists import Lister, ListsFile
@@ -69,7 +69,7 @@ def taken_over(path: Path) -> Any:
     take_over(path, path.parent / "original")
 
 
-def seen(path: Path) -> dict[str, tuple[Found, list[Any]]]:
+def seen(path: Path) -> dict[str, tuple[ReadableList, list[Any]]]:
     """The newest lists as readers see them, and history."""
     file = ListsFile(path)
     found = {name: file.newest(name) for name in LISTED}

@@ -13,7 +13,7 @@ from kanon.gate.mechanism.steps import end_of
 from kanon.gate.publishing import Horizon
 from kanon.gate.showing import ENTRY
 from kanon.gate.storage.aws.control import Remaking, SlotRow
-from kanon.gate.storage.aws.parts import Listed
+from kanon.gate.storage.aws.parts import PartList
 from kanon.gate.sweeping import referenced
 from kanon.gate.true_sets import HEADER_BYTES, TrueSets
 from tests.faults.fault_injector import ProcessDied
@@ -201,7 +201,7 @@ def test_a_worker_that_stops_at_any_call_changes_nothing(
 def test_the_sweeper_keeps_what_is_made_of_it_so_far() -> None:
     name = f"true/0/0/{STEP}-1-0-{'0' * 32}"
     row = SlotRow(2, STEP, "list", ("list",), horizon=Horizon(STEP, 0), remaking=Remaking("list", "80", name))
-    objects: Any = Service({}, 0.0, objects={"list": Listed(STEP, ())})
+    objects: Any = Service({}, 0.0, objects={"list": PartList(STEP, ())})
     assert name in referenced(row, objects)
 
 

@@ -25,8 +25,7 @@ from kanon.clock import WEEK, week_of
 from kanon.credentials import arc
 from kanon.credentials.contexts import attested
 from kanon.errors import ConfigurationError
-from kanon.gate.attesting import MOST_APART, MOST_ATTESTATION_BYTES, NoVerdictError
-from kanon.gate.attesting import Attested as Accepted
+from kanon.gate.attesting import MOST_APART, MOST_ATTESTATION_BYTES, DeviceAccounts, NoVerdictError
 from kanon.http.bodies import RequestError
 from kanon.serving import verifier as verifier_module
 from kanon.serving.access import AuthMode
@@ -423,7 +422,7 @@ def test_no_verdict_is_no_account() -> None:
         raise NoVerdictError
 
     with pytest.raises(RequestError, match="temporarily"):
-        Accepted("deployment", none)(_event(None))
+        DeviceAccounts("deployment", none)(_event(None))
 
 
 def test_an_answer_that_came_too_late_is_none_even_if_nothing_was_cut(

@@ -9,7 +9,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from kanon.gate.listing import Listing, ListOutcome
-from kanon.gate.lists import Found, Listed
+from kanon.gate.lists import ListEntry, ReadableList
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.names import set_key
 from kanon.gate.publishing import clock_step
@@ -115,7 +115,7 @@ class Published(Scenario):
         pages = self.tables.s3.get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
         return [item["Key"] for page in pages for item in page.get("Contents", ())]
 
-    def newest(self, name: str) -> tuple[Found, list[tuple[bytes, Listed]]] | None:
+    def newest(self, name: str) -> tuple[ReadableList, list[tuple[bytes, ListEntry]]] | None:
         """The newest list as readers see it: whole, sorted, without its run."""
         found = self.lists.newest(name)
         if found is None:

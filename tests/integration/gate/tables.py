@@ -26,7 +26,7 @@ from kanon.gate.storage.aws.control import Control, Place
 from kanon.gate.storage.aws.parts import PartObjects
 from kanon.gate.storage.aws.statuses import Statuses
 from kanon.gate.storage.aws.step_joins import StepJoins
-from kanon.gate.storage.aws.step_log import Joins, StepLog, unpack_joins
+from kanon.gate.storage.aws.step_log import PackedJoins, StepLog, unpack_joins
 from kanon.local.engines import Emulator
 from kanon.local.source import ROOT
 from kanon.local.template import Template
@@ -251,7 +251,7 @@ def joins_of(item: dict[str, Any]) -> Iterator[tuple[str, bytes, int]]:
     """Type, set key and token of every join in an item of StepLog, packed or not."""
     if "joins" not in item:
         key = item["set_token"]["B"]
-        packed: Iterable[Joins] = [Joins(item["type"]["S"], len(key) - 32, key, [])]
+        packed: Iterable[PackedJoins] = [PackedJoins(item["type"]["S"], len(key) - 32, key, [])]
     else:
         packed = unpack_joins(item["joins"]["B"])
     for type_name, token_bytes, entries, _ in packed:

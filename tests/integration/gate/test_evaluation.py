@@ -13,7 +13,7 @@ import pytest
 from kanon.errors import ConfigurationError, TooFarBehindError, UndecodableMembersError
 from kanon.gate import deciding, evaluation, merging
 from kanon.gate.deciding import NoiseKeys
-from kanon.gate.evaluation import SECONDS_TO_STOP, Evaluation, Outcome, Recorded
+from kanon.gate.evaluation import SECONDS_TO_STOP, DeploymentRecord, Evaluation, Outcome
 from kanon.gate.fingerprints import RETIRED, recorded_names, retire
 from kanon.gate.mechanism.above_threshold import SetState, is_above
 from kanon.gate.mechanism.columns import NEVER
@@ -118,9 +118,9 @@ class Scenario:
     def worker(self, tables: Tables | None = None, **options: Any) -> Evaluation:
         tables = tables or self.tables
 
-        def check_control() -> Recorded:
+        def check_control() -> DeploymentRecord:
             retired = recorded_names(tables.control.recorded("evaluate"), RETIRED)
-            return Recorded(tables.control.type_numbers({*self.types, *retired}), frozenset(retired))
+            return DeploymentRecord(tables.control.type_numbers({*self.types, *retired}), frozenset(retired))
 
         return Evaluation(
             types=self.types,

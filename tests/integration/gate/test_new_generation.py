@@ -11,7 +11,7 @@ from kanon.dynamo.tables import table_ids
 from kanon.dynamo.transactions import all_or_none
 from kanon.errors import ConfigurationError, UndecodableMembersError
 from kanon.gate.deciding import NoiseKeys
-from kanon.gate.evaluation import Evaluation, Recorded
+from kanon.gate.evaluation import DeploymentRecord, Evaluation
 from kanon.gate.generations import as_recorded, in_force, recorded_generations
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.mechanism.columns import States
@@ -22,7 +22,7 @@ from kanon.gate.schedule import Schedule
 from kanon.gate.settings import LogGenerationEntry, NoiseKeyEntry
 from kanon.gate.slots import Layouts
 from kanon.gate.storage.aws.control import Place, Progress, SlotRow
-from kanon.gate.storage.aws.parts import Listed, PartObjects
+from kanon.gate.storage.aws.parts import PartList, PartObjects
 from kanon.gate.storage.aws.step_log import Row
 from kanon.gate.storage.aws.true_objects import run_of
 from kanon.gate.types import Type
@@ -87,7 +87,7 @@ class Service:
             kept = []
             for each in (older, part):
                 piece = self.parts(place).put(each, each.step, row.run, "00" if place.slot == 0 else "80")
-                kept.append(self.parts(place).put_list(Listed(each.step, (piece,)), row.run))
+                kept.append(self.parts(place).put_list(PartList(each.step, (piece,)), row.run))
             self.control.restate(place, row.run, START, kept)
             self.control.release(place, row.run)
             self.show(place.slot, START)
@@ -132,8 +132,8 @@ class Service:
         return states_of(self.stored)[name]
 
     def worker(self) -> Evaluation:
-        def recorded() -> Recorded:
-            return Recorded({"small": NUMBER}, frozenset())
+        def recorded() -> DeploymentRecord:
+            return DeploymentRecord({"small": NUMBER}, frozenset())
 
         return Evaluation(
             types=self.evaluate.read_types(), numbers={}, retired=frozenset(), noise_keys=NoiseKeys(((0, KEY),)),
@@ -344,7 +344,7 @@ def test_a_slot_with_steps_before_its_generation_is_not_evaluated(service: Servi
 def test_no_step_is_evaluated_while_tables_are_replaced(service: Service) -> None:
     worker = service.worker()
 
-    def refused() -> Recorded:
+    def refused() -> DeploymentRecord:
         raise ConfigurationError("another table")
 
     worker.check_control = refused

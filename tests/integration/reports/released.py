@@ -5,7 +5,7 @@ from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
-from kanon.gate.lists import Found, Listed
+from kanon.gate.lists import ListEntry, ReadableList
 from kanon.gate.mechanism.tape import SET_KEY_BYTES
 from kanon.gate.ranges import name_of
 from kanon.gate.storage.aws.lists import ListObjects, ListTable
@@ -27,10 +27,10 @@ class Publishing:
         self.objects = ListObjects(session.client("s3"), bucket, PERIOD)
         self.type_name = type_name
 
-    def publish(self, step: int, values: Iterable[str]) -> Found:
+    def publish(self, step: int, values: Iterable[str]) -> ReadableList:
         """Publish the list of a step, and delete the one before the last."""
-        rows = sorted((sha256(value.encode()).digest(), Listed(value, step)) for value in values)
-        found = Found(step, BITS, len(rows), uuid4().hex)
+        rows = sorted((sha256(value.encode()).digest(), ListEntry(value, step)) for value in values)
+        found = ReadableList(step, BITS, len(rows), uuid4().hex)
         for number in range(1 << BITS):
             some = [row for digest, row in rows if digest[0] >> 8 - BITS == number]
             self.objects.put(self.type_name, found, name_of(number, BITS), some)

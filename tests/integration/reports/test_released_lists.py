@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kanon.client.values import bucket_of
-from kanon.gate.lists import Found, join_bounds
+from kanon.gate.lists import ReadableList, join_bounds
 from kanon.gate.mechanism.bounds import guarantee
 from kanon.gate.types import read_types
 from kanon.local import Stack
@@ -165,23 +165,23 @@ def test_the_list_of_the_row_is_used_however_old_it_is(deployed: Deployed) -> No
     assert deployed.keys() == set(map(bucket_of, VALUES))
 
 
-def two_lists_later(deployed: Deployed, _: Found) -> dict[str, str]:
+def two_lists_later(deployed: Deployed, _: ReadableList) -> dict[str, str]:
     deployed.lists.publish(STEP + 1, VALUES)
     deployed.lists.publish(STEP + 2, VALUES)
     return {}
 
 
-def an_object_is_missing(deployed: Deployed, found: Found) -> dict[str, str]:
+def an_object_is_missing(deployed: Deployed, found: ReadableList) -> dict[str, str]:
     deployed.lists.objects.client.delete_object(Bucket=deployed.bucket, Key=f"current/terms/{found.step}-{found.run}/1")
     return {}
 
 
-def a_value_is_unlisted(deployed: Deployed, _: Found) -> dict[str, str]:
+def a_value_is_unlisted(deployed: Deployed, _: ReadableList) -> dict[str, str]:
     deployed.lists.unlist(VALUES[0])
     return {}
 
 
-def a_value_is_half_unlisted(deployed: Deployed, found: Found) -> dict[str, str]:
+def a_value_is_half_unlisted(deployed: Deployed, found: ReadableList) -> dict[str, str]:
     """The command has replaced an object, and stopped before it counted."""
     name = f"{sha256(VALUES[0].encode()).digest()[0] >> 7}"
     rows = [row for _, row in deployed.lists.objects.values("terms", found, name) or []]
@@ -189,12 +189,12 @@ def a_value_is_half_unlisted(deployed: Deployed, found: Found) -> dict[str, str]
     return {}
 
 
-def the_type_is_retired(deployed: Deployed, _: Found) -> dict[str, str]:
+def the_type_is_retired(deployed: Deployed, _: ReadableList) -> dict[str, str]:
     deployed.lists.end()
     return {}
 
 
-def the_lister_is_removed(_: Deployed, __: Found) -> dict[str, str]:
+def the_lister_is_removed(_: Deployed, __: ReadableList) -> dict[str, str]:
     return {"LIST_BUCKET": ""}
 
 
@@ -210,7 +210,7 @@ GONE = [
 
 @pytest.mark.parametrize("happens", GONE)
 def test_a_job_whose_list_is_gone_before_its_plan_ends_and_spends_nothing(
-    deployed: Deployed, happens: Callable[[Deployed, Found], dict[str, str]]
+    deployed: Deployed, happens: Callable[[Deployed, ReadableList], dict[str, str]]
 ) -> None:
     found = deployed.lists.publish(STEP, VALUES)
     assert deployed.create("job")[0] == 202
@@ -288,7 +288,7 @@ class Reading(Aggregation):
 
     def digests(self, pinned: ReleasedKeys) -> Iterator[bytes]:
         assert self.lists is not None
-        found = Found(pinned.step, pinned.bits, pinned.count, pinned.run)
+        found = ReadableList(pinned.step, pinned.bits, pinned.count, pinned.run)
         return (digest for digest, _ in self.lists.objects.rows(pinned.type_name, found))
 
     def finished(self, pinned: ReleasedKeys, reports: bytes) -> tuple[Any, dict[str, bytes]]:

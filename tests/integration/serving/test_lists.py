@@ -18,7 +18,7 @@ from kanon.findings import Verdict
 from kanon.gate import deciding, sealing
 from kanon.gate import lists as gate_lists
 from kanon.gate.joining import Join
-from kanon.gate.lists import Found, place_of_step, true_since
+from kanon.gate.lists import ReadableList, place_of_step, true_since
 from kanon.gate.mechanism.parameters import CrossingRestart, Parameters
 from kanon.gate.mechanism.searches import Searches
 from kanon.gate.names import set_key
@@ -480,4 +480,4 @@ def test_lists_go_on_after_a_new_generation_and_without_a_retired_type(tmp_path:
         directory.evaluate(closed(FIRST + 22))
         lister = Lister(directory)
         assert lister.publish(visible(directory, FIRST + 22)) == 1
-        assert lister.file.newest("crossing") == Found(FIRST + 22, 0, len(values(lister, "crossing")))
+        assert lister.file.newest("crossing") == ReadableList(FIRST + 22, 0, len(values(lister, "crossing")))

@@ -9,7 +9,7 @@ import pytest
 
 from kanon.errors import ConfigurationError, UndecodableMembersError
 from kanon.gate.deciding import NoiseKeys
-from kanon.gate.evaluation import Evaluation, Outcome, Recorded, Run
+from kanon.gate.evaluation import DeploymentRecord, Evaluation, Outcome, Run
 from kanon.gate.mechanism.above_threshold import SetState, evaluate
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.mechanism.tape import Noise, Tapes
@@ -17,8 +17,8 @@ from kanon.gate.parts import Part, keys_of
 from kanon.gate.publishing import tick_of
 from kanon.gate.schedule import DAY, Schedule
 from kanon.gate.storage.aws.control import Commit, Place, SlotRow
-from kanon.gate.storage.aws.parts import Listed
-from kanon.gate.storage.aws.step_log import Found, StepLog
+from kanon.gate.storage.aws.parts import PartList
+from kanon.gate.storage.aws.step_log import PartitionPage, StepLog
 from kanon.gate.storage.protocols import Piece, Status
 from kanon.gate.true_sets import TrueSets, name_of
 from kanon.gate.types import Type
@@ -38,11 +38,11 @@ class Log(StepLog):
         super().__init__(None, "log", ONE_SLOT)  # type: ignore[arg-type]
         self.service = service
 
-    def page(self, partition: bytes, first: bytes, last: bytes) -> Found:
+    def page(self, partition: bytes, first: bytes, last: bytes) -> PartitionPage:
         self.service.now += self.service.page_seconds
         sets = self.service.rows.get(int.from_bytes(partition[:8], "big"), {})
         rows = [(key + token.to_bytes(4, "big"), type_name(key)) for key, tokens in sets.items() for token in tokens]
-        return Found(sorted(rows), [], None, [])
+        return PartitionPage(sorted(rows), [], None, [])
 
 
 @dataclass
@@ -124,7 +124,7 @@ class Service:
         found: Part = self.objects[piece.name]
         return found
 
-    def put_list(self, listed: Listed, run: int) -> str:
+    def put_list(self, listed: PartList, run: int) -> str:
         name = f"{listed.step}-{run}-{next(self.numbers)}-.list"
         self.objects[name] = listed
         return name
@@ -143,8 +143,8 @@ class Service:
     def has(self, name: str) -> bool:
         return name in self.objects
 
-    def list_of(self, name: str) -> Listed:
-        found: Listed = self.objects[name]
+    def list_of(self, name: str) -> PartList:
+        found: PartList = self.objects[name]
         return found
 
     @property
@@ -155,7 +155,7 @@ class Service:
 
     def run(self, kind: type[Evaluation] = Evaluation, missing: int | None = None) -> Outcome:
         this: Any = self
-        recorded = Recorded({"small": 1, "retired": 2}, frozenset({"retired"}), missing)
+        recorded = DeploymentRecord({"small": 1, "retired": 2}, frozenset({"retired"}), missing)
         worker = kind(
             TYPES, {}, frozenset(), NoiseKeys(((0, KEY),)), "deployment", SCHEDULE,
             Log(self), lambda _: this, this, this, lambda: recorded,

@@ -146,7 +146,7 @@ class ReleasedKeys:
         count: the number of its values.
         join: the gate's bound for one join, whose step may depend on a year of answers.
         name: of the keys in the job's work folder, 16 bytes each, ascending, each once; "" if the plan reads the list.
-        bits, run: where the list is (:class:`kanon.gate.lists.Found`).
+        bits, run: where the list is (:class:`kanon.gate.lists.ReadableList`).
     """
 
     type_name: str

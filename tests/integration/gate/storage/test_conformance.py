@@ -25,7 +25,7 @@ from kanon.gate.publishing import Horizon, moved_horizon
 from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.aws import statuses
 from kanon.gate.storage.aws.control import Commit, Control, Place, Progress, SlotRow
-from kanon.gate.storage.aws.parts import Listed
+from kanon.gate.storage.aws.parts import PartList
 from kanon.gate.storage.aws.statuses import Statuses
 from kanon.gate.storage.aws.step_joins import StepJoins
 from kanon.gate.storage.aws.step_log import Row, StepLog
@@ -195,7 +195,7 @@ def test_a_part_is_read_as_it_was_put_and_no_name_is_used_twice(tables: Tables) 
 def test_a_list_is_read_as_it_was_put_and_its_size_tells_little(tables: Tables) -> None:
     parts = tables.parts(PLACE)
     pieces = tuple(parts.put(_part(SETS[n]), STEP, 7, f"{n:064x}") for n in range(3))
-    for listed in (Listed(STEP, pieces), Listed(STEP, pieces, "ab" * 32, 2), Listed(STEP, ())):
+    for listed in (PartList(STEP, pieces), PartList(STEP, pieces, "ab" * 32, 2), PartList(STEP, ())):
         name = parts.put_list(listed, 7)
         assert parts.list_of(name) == tables.parts(Place(0, 4)).list_of(name) == listed
         assert tables.s3.head_object(Bucket=tables.bucket, Key=name)["ContentLength"] == 1 << 16
@@ -203,7 +203,7 @@ def test_a_list_is_read_as_it_was_put_and_its_size_tells_little(tables: Tables) 
 
 def test_objects_that_are_missing_or_were_changed_are_refused(tables: Tables) -> None:
     parts = tables.parts(PLACE)
-    piece, name = parts.put(_part(SETS[0]), STEP, 7, "00"), parts.put_list(Listed(STEP, ()), 7)
+    piece, name = parts.put(_part(SETS[0]), STEP, 7, "00"), parts.put_list(PartList(STEP, ()), 7)
     for key, read in ((piece.name, lambda: parts.read(piece)), (name, lambda: parts.list_of(name))):
         read()
         tables.s3.put_object(Bucket=tables.bucket, Key=key, Body=b"{}")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from kanon.errors import ConfigurationError, UndecodableJoinsError
 from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.aws.step_log import (
-    Found,
-    Joins,
+    PackedJoins,
+    PartitionPage,
     Row,
     StepLog,
     key_of,
@@ -75,7 +75,7 @@ def test_a_page_is_read_consistently_between_two_keys_and_holds_only_what_evalua
     item = {"set_token": {"B": A}, "type": {"S": "fledge"}}
     client = Client({"Items": [item], **({"LastEvaluatedKey": {"set_token": {"B": last}}} if last else {})})
     found = StepLog(client, "log", ONE_SLOT).page(partition(7, SIXTEEN, 3), b"a", b"b")  # type: ignore[arg-type]
-    assert found == Found([(A, "fledge")], [], last, [])
+    assert found == PartitionPage([(A, "fledge")], [], last, [])
     assert client.asked == {
         "TableName": "log",
         "ConsistentRead": True,
@@ -123,8 +123,8 @@ def test_packed_joins_name_the_value_of_each_set_once() -> None:
     values, entries = bytes([0, 0, 0, 5]) + b"value", first + b"\1" + first + b"\2" + last + b"\2"
     assert packed == head + entries + values + other + last + b"\3" + bytes([0, 5]) + b"value"
     assert list(unpack_joins(packed)) == [
-        Joins("t", 1, entries, [(last, b"value")]),
-        Joins("u", 1, last + b"\3", [(last, b"value")]),
+        PackedJoins("t", 1, entries, [(last, b"value")]),
+        PackedJoins("u", 1, last + b"\3", [(last, b"value")]),
     ]
 
 

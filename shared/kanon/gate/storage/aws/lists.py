@@ -28,7 +28,7 @@ from kanon.dynamo.batches import chunks
 from kanon.dynamo.tables import KeyedTable, bound
 from kanon.dynamo.transactions import all_or_none
 from kanon.errors import Error
-from kanon.gate.lists import KEPT, Found, Listed, place_of_step, read_parquet, write_parquet
+from kanon.gate.lists import KEPT, ListEntry, ReadableList, place_of_step, read_parquet, write_parquet
 from kanon.gate.mechanism.tape import SET_KEY_BYTES, check_set_key
 from kanon.gate.ranges import ListStep, encode, name_of, number_of
 from kanon.gate.storage.aws.control import Place
@@ -51,12 +51,12 @@ class ListTable(KeyedTable):
     key_name = "name"
     key_type = "S"
 
-    def pointer(self, type_name: str) -> tuple[Found, ...]:
+    def pointer(self, type_name: str) -> tuple[ReadableList, ...]:
         """The last lists of a type, newest first, strongly consistent."""
         lists = self._item(_POINTER + type_name).get("lists", {"L": []})["L"]
         return tuple(_found(each["L"]) for each in lists)
 
-    def newest(self, type_name: str) -> Found | None:
+    def newest(self, type_name: str) -> ReadableList | None:
         """The newest list of a type."""
         return next(iter(self.pointer(type_name)), None)
 
@@ -68,7 +68,7 @@ class ListTable(KeyedTable):
         """Let no list be published that was made before something was unlisted. For a command."""
         self._set(_STAMP, "SET stamp = :new", new=uuid4().hex)
 
-    def publish(self, type_name: str, before: Sequence[Found], new: Found, stamp: str) -> bool:
+    def publish(self, type_name: str, before: Sequence[ReadableList], new: ReadableList, stamp: str) -> bool:
         """Let readers see a list; False if the pointer or the stamp is another one by now."""
         check: dict[str, Any] = {
             "TableName": self._table,
@@ -80,7 +80,7 @@ class ListTable(KeyedTable):
         update = self._move(type_name, before, (new, *before)[:KEPT])
         return all_or_none(self._client, [{"ConditionCheck": check}, update]) is None
 
-    def change(self, type_name: str, before: Sequence[Found], after: Sequence[Found]) -> bool:
+    def change(self, type_name: str, before: Sequence[ReadableList], after: Sequence[ReadableList]) -> bool:
         """Change the pointer in its place; False if it is another one by now. For a command."""
         return all_or_none(self._client, [self._move(type_name, before, after)]) is None
 
@@ -88,23 +88,23 @@ class ListTable(KeyedTable):
         """Let nobody read a list of a type any more, for good: a lister that is late publishes none. For a command."""
         self._set(_POINTER + type_name, "SET lists = :none", none=())
 
-    def _move(self, type_name: str, before: Sequence[Found], after: Sequence[Found]) -> dict[str, Any]:
+    def _move(self, type_name: str, before: Sequence[ReadableList], after: Sequence[ReadableList]) -> dict[str, Any]:
         condition, values = "attribute_not_exists(lists)", bound(after=list(after))
         if before:
             condition, values = "lists = :before", values | bound(before=list(before))
         return self._part(_POINTER + type_name, "SET lists = :after", condition, values)
 
 
-def _found(stored: Sequence[dict[str, Any]]) -> Found:
+def _found(stored: Sequence[dict[str, Any]]) -> ReadableList:
     step, bits, values, run = stored
-    return Found(int(step["N"]), int(bits["N"]), int(values["N"]), run["S"])
+    return ReadableList(int(step["N"]), int(bits["N"]), int(values["N"]), run["S"])
 
 
 class ListGoneError(Error):
     """A list was deleted while it was read."""
 
 
-class Written(NamedTuple):
+class WrittenHistory(NamedTuple):
     """What was written of a history: the tag of its bytes, and the stamp of what was unlisted then."""
 
     tag: str
@@ -121,26 +121,28 @@ class ListObjects:
 
     # Lists
 
-    def put(self, type_name: str, found: Found, name: str, values: Iterable[Listed], before: str | None = None) -> bool:
+    def put(
+        self, type_name: str, found: ReadableList, name: str, values: Iterable[ListEntry], before: str | None = None
+    ) -> bool:
         """Store the values with a prefix, sorted by hash; False if those of the tag ``before`` are there no more."""
         content = "".join(f"{json.dumps(each)}\n" for each in values)
         key, condition = f"{_folder(type_name, found)}{name}", {} if before is None else {"IfMatch": before}
         return self._put(key, content.encode(), **condition)
 
-    def tag(self, type_name: str, found: Found, name: str) -> str | None:
+    def tag(self, type_name: str, found: ReadableList, name: str) -> str | None:
         """The tag of the values with a prefix; None if the list is gone."""
         head = self._head(f"{_folder(type_name, found)}{name}")
         return None if head is None else head["ETag"]
 
-    def values(self, type_name: str, found: Found, name: str) -> list[tuple[bytes, Listed]] | None:
+    def values(self, type_name: str, found: ReadableList, name: str) -> list[tuple[bytes, ListEntry]] | None:
         """The values with a prefix and their hashes, sorted by hash; None if the list is gone."""
         content = self._get(f"{_folder(type_name, found)}{name}")
         if content is None:
             return None
-        rows = (Listed(*json.loads(line)) for line in content.splitlines())
+        rows = (ListEntry(*json.loads(line)) for line in content.splitlines())
         return [(sha256(row.value.encode()).digest(), row) for row in rows]
 
-    def rows(self, type_name: str, found: Found) -> Iterator[tuple[bytes, Listed]]:
+    def rows(self, type_name: str, found: ReadableList) -> Iterator[tuple[bytes, ListEntry]]:
         """All values of a list and their hashes, sorted by hash.
 
         Raises:
@@ -152,7 +154,7 @@ class ListObjects:
                 raise ListGoneError
             yield from some
 
-    def keep(self, type_name: str, lists: Sequence[Found]) -> None:
+    def keep(self, type_name: str, lists: Sequence[ReadableList]) -> None:
         """Delete the lists of a type that are not newer than these and not among them."""
         newest = max(each.step for each in lists)
         kept = {_folder(type_name, each) for each in lists}
@@ -162,7 +164,7 @@ class ListObjects:
             if _step_of(key) <= newest and not any(key.startswith(folder) for folder in kept)
         )
 
-    def forget(self, type_name: str, found: Found | None = None) -> bool:
+    def forget(self, type_name: str, found: ReadableList | None = None) -> bool:
         """Delete a list that nobody can read; None: all lists of a type, not their history. Whether there was any."""
         keys = list(self._keys(f"{CURRENT}{type_name}/" if found is None else _folder(type_name, found)))
         self._delete(keys)
@@ -181,13 +183,13 @@ class ListObjects:
 
     # History
 
-    def written_history(self, type_name: str, step: int) -> Written | None:
+    def written_history(self, type_name: str, step: int) -> WrittenHistory | None:
         """What was written of the history of a step; None if there is nothing."""
         head = self._head(self._place(type_name, step))
-        return None if head is None else Written(head["ETag"], head["Metadata"].get("stamp", ""))
+        return None if head is None else WrittenHistory(head["ETag"], head["Metadata"].get("stamp", ""))
 
     def put_history(
-        self, type_name: str, step: int, values: Iterable[Listed], stamp: str, before: Written | None
+        self, type_name: str, step: int, values: Iterable[ListEntry], stamp: str, before: WrittenHistory | None
     ) -> bool:
         """Store the list of a step as Parquet, whole, in the place of ``before``; False if something else is there."""
         condition = {"IfNoneMatch": "*"} if before is None else {"IfMatch": before.tag}
@@ -201,7 +203,7 @@ class ListObjects:
         keys = self._keys(f"{HISTORY}{type_name}/")
         return sorted(int(key.split("/step=")[1].partition("/")[0]) for key in keys)
 
-    def history(self, type_name: str, step: int) -> list[Listed]:
+    def history(self, type_name: str, step: int) -> list[ListEntry]:
         """The list of a step."""
         content = self._get(self._place(type_name, step))
         if content is None:
@@ -288,7 +290,7 @@ def _pairs(body: bytes) -> Iterator[tuple[bytes, bytes]]:
         at = end
 
 
-def _folder(type_name: str, found: Found) -> str:
+def _folder(type_name: str, found: ReadableList) -> str:
     return f"{CURRENT}{type_name}/{found.step}-{found.run}/"
 
 
@@ -303,17 +305,19 @@ class PublishedLists:
     table: ListTable
     objects: ListObjects
 
-    def newest(self, type_name: str) -> Found | None:
+    def newest(self, type_name: str) -> ReadableList | None:
         """The newest list of a type."""
         return self.of_step(type_name, None)
 
-    def of_step(self, type_name: str, step: int | None) -> Found | None:
+    def of_step(self, type_name: str, step: int | None) -> ReadableList | None:
         """The list of a step; None for the newest one."""
         return next((each for each in self.table.pointer(type_name) if step in (None, each.step)), None)
 
-    def page(self, type_name: str, found: Found, after: bytes, most: int) -> Sequence[tuple[bytes, Listed]] | None:
+    def page(
+        self, type_name: str, found: ReadableList, after: bytes, most: int
+    ) -> Sequence[tuple[bytes, ListEntry]] | None:
         """Values behind the hash ``after`` with their hashes, in the order of hashes; None if the list is gone."""
-        rows: list[tuple[bytes, Listed]] = []
+        rows: list[tuple[bytes, ListEntry]] = []
         first = int.from_bytes(after, "big") >> 256 - found.bits
         for number in range(first, 1 << found.bits):
             some = self.objects.values(type_name, found, name_of(number, found.bits))
@@ -324,7 +328,7 @@ class PublishedLists:
                 break
         return rows[:most]
 
-    def range_file(self, of: ListStep, found: Found, name: str) -> bytes | None:
+    def range_file(self, of: ListStep, found: ReadableList, name: str) -> bytes | None:
         """A range file; None if the list has none of this name."""
         if number_of(name, found.bits) is None:
             return None

@@ -30,7 +30,7 @@ REMEDY = "`kanon operate replay` computes the states again"
 """Names of objects are not told: a log would show how many there are."""
 
 
-class Listed(NamedTuple):
+class PartList(NamedTuple):
     """The parts of a slot after a step.
 
     Attributes:
@@ -72,18 +72,18 @@ class PartObjects:
         """
         return decode(self._read(piece.name, piece.digest), checked=True)
 
-    def put_list(self, listed: Listed, run: int) -> str:
+    def put_list(self, listed: PartList, run: int) -> str:
         """Store a list of parts. Returns its name."""
         return self._put_text(json.dumps(listed._asdict()).encode(), listed.step, run, "list")
 
-    def list_of(self, name: str) -> Listed:
+    def list_of(self, name: str) -> PartList:
         """A list of parts, of this slot or of another one.
 
         Raises:
             UndecodableMembersError: it is missing or damaged.
         """
         found = json.loads(self.read_of(name))
-        return Listed(found["step"], tuple(Piece(*each) for each in found["pieces"]), found["end"], found["last"])
+        return PartList(found["step"], tuple(Piece(*each) for each in found["pieces"]), found["end"], found["last"])
 
     def put_read(self, content: bytes, step: int, run: int) -> str:
         """Store what was read of a step, with spaces at its end. Returns its name."""

@@ -31,11 +31,11 @@ from kanon.gate.storage.aws.step_log import (
     LAST_PACKED,
     LENGTH_BYTES,
     PAST_ANY_TOKEN,
-    Found,
+    PackedJoins,
+    PartitionPage,
     StepLog,
     unpack_joins,
 )
-from kanon.gate.storage.aws.step_log import Joins as PackedJoins
 
 if TYPE_CHECKING:
     from kanon.gate.storage.aws.gathering import Gathering
@@ -245,7 +245,7 @@ class StepJoins:
         rest = [] if found.last is None else self._rest(part, found.last, layout)
         return Page(joins.tobytes(), edges, rest, (part.partition, part.first), self._sealed(found, packed, layout))
 
-    def _found(self, part: Range) -> Found:
+    def _found(self, part: Range) -> PartitionPage:
         """The items of a page. If the table is busy it is asked again, so that the pages read so far are not lost."""
         from botocore.exceptions import ClientError
 
@@ -266,14 +266,14 @@ class StepJoins:
             return [*part._replace(first=first, last=LAST_PACKED).parts(), part._replace(first=rows)]
         return part._replace(first=first).parts()
 
-    def _singles(self, found: Found) -> Joins:
+    def _singles(self, found: PartitionPage) -> Joins:
         """The joins that are rows."""
         rows = b"".join(key + bytes([self._number(type_name)]) for key, type_name in found.rows)
         if any(len(key) + 1 != JOIN.itemsize for key, _ in found.rows):
             raise UndecodableJoinsError("the log has a row whose key is not that of a join")
         return np.frombuffer(rows, JOIN)
 
-    def _sealed(self, found: Found, packed: Iterable[PackedJoins], layout: Layout) -> dict[bytes, bytes]:
+    def _sealed(self, found: PartitionPage, packed: Iterable[PackedJoins], layout: Layout) -> dict[bytes, bytes]:
         """The first sealed value of each set of the slot. Packed items come before rows."""
         values: dict[bytes, bytes] = {}
         for set_key, value in (*(each for joins in packed for each in joins.sealed), *found.sealed):

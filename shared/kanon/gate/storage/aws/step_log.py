@@ -45,7 +45,7 @@ class Row:
     sealed: bytes = field(default=b"", compare=False)
 
 
-class Found(NamedTuple):
+class PartitionPage(NamedTuple):
     """The result of one call on a partition.
 
     Attributes:
@@ -61,7 +61,7 @@ class Found(NamedTuple):
     sealed: list[tuple[bytes, bytes]]
 
 
-class Joins(NamedTuple):
+class PackedJoins(NamedTuple):
     """The joins of one type in a packed item.
 
     Attributes:
@@ -122,7 +122,7 @@ def pack_joins(joins: Iterable[tuple[str, bytes, int]], sealed: Mapping[bytes, b
     return b"".join(packed)
 
 
-def unpack_joins(packed: bytes) -> Iterator[Joins]:
+def unpack_joins(packed: bytes) -> Iterator[PackedJoins]:
     """The joins of a packed item of any format ever written, type by type.
 
     Raises:
@@ -140,7 +140,7 @@ def unpack_joins(packed: bytes) -> Iterator[Joins]:
         entries, sealed, at = packed[head + 3 : end], list[tuple[bytes, bytes]](), end
         if packed[0] == WITH_VALUES:
             sealed, at = _values(packed, end, entries, SET_KEY_BYTES + width[0])
-        yield Joins(packed[name:head].decode(), width[0], entries, sealed)
+        yield PackedJoins(packed[name:head].decode(), width[0], entries, sealed)
 
 
 def _values(packed: bytes, at: int, entries: bytes, size: int) -> tuple[list[tuple[bytes, bytes]], int]:
@@ -215,7 +215,7 @@ class StepLog:
             for number in range(layout.partitions or 1)
         }
 
-    def page(self, partition: bytes, first: bytes, last: bytes) -> Found:
+    def page(self, partition: bytes, first: bytes, last: bytes) -> PartitionPage:
         """The rows of a partition from ``first`` to ``last``, strongly consistent; one call, at most 1 MB."""
         answer = self._client.query(
             TableName=self._table,
@@ -233,7 +233,7 @@ class StepLog:
             for item in answer["Items"]
             if "sealed" in item
         ]
-        return Found(rows, packed, read_to, sealed)
+        return PartitionPage(rows, packed, read_to, sealed)
 
     def replace(self, step: int, slot: int, replaced: Mapping[bytes, int]) -> set[bytes]:
         """Give joins of a step other tokens. For a command; it may be interrupted and repeated.
