@@ -198,7 +198,7 @@ class Anonymous:
         with reading(call):
             response = _bytes(of(str, answer["response"]))
         try:
-            held = arc.finish(asked, arc.PublicKey.decode(key.key), response, context)
+            held = arc.finish(asked, arc.IssuerPublicKey.decode(key.key), response, context)
         except CredentialError:
             raise EnrolmentError("the service did not use the key that it shows: it may single you out") from None
         weeks = sorted({**wallet.credentials, key.epoch: (key.key, held)}.items())

@@ -77,7 +77,7 @@ SUITE = Suite(b"kanon-arc-v1-P256")
 
 
 @dataclass(frozen=True)
-class PublicKey:
+class IssuerPublicKey:
     """What an issuer publishes. All clients must have the same one, or it tells them apart."""
 
     x0: Point
@@ -89,7 +89,7 @@ class PublicKey:
         return encode_points([self.x0, self.x1, self.x2])
 
     @classmethod
-    def decode(cls, encoded: bytes) -> "PublicKey":
+    def decode(cls, encoded: bytes) -> "IssuerPublicKey":
         """Read a key.
 
         Raises:
@@ -121,10 +121,10 @@ class IssuerKey:
         return cls(x0, x1, x2, blinding, suite)
 
     @cached_property
-    def public(self) -> PublicKey:
+    def public(self) -> IssuerPublicKey:
         """The public part."""
         h = self.suite.h
-        return PublicKey(G * self.x0 + h * self.blinding, h * self.x1, h * self.x2)
+        return IssuerPublicKey(G * self.x0 + h * self.blinding, h * self.x1, h * self.x2)
 
     def verifier(self, context: bytes) -> "Verifier":
         """What checks presentations of the credentials of a context. It cannot issue for another one."""
@@ -167,7 +167,7 @@ class Secrets:
 
 
 @dataclass(frozen=True, repr=False)
-class Request:
+class CredentialRequest:
     """A request for a credential, and what is needed to read its response. ``message`` is sent."""
 
     secrets: Secrets
@@ -203,7 +203,7 @@ class Credential:
 
 def request(
     secrets: Secrets, context: bytes, session: bytes = b"", random: Scalars = random_scalar, suite: Suite = SUITE
-) -> Request:
+) -> CredentialRequest:
     """Ask for a credential.
 
     Args:
@@ -217,7 +217,7 @@ def request(
     points = [G * secrets.m1 + suite.h * secrets.r1, G * m2 + suite.h * r2]
     witness = [secrets.m1, m2, secrets.r1, r2]
     proof = prove(_REQUEST, [G, suite.h, *points], witness, _session(suite, b"CredentialRequest", session), random)
-    return Request(secrets, r2, encode_points(points) + proof, suite)
+    return CredentialRequest(secrets, r2, encode_points(points) + proof, suite)
 
 
 def commitment(message: bytes) -> bytes:
@@ -249,7 +249,7 @@ def issue(key: IssuerKey, message: bytes, session: bytes = b"", random: Scalars 
     return encode_points(points) + prove(_RESPONSE, _response_points(public, enc, points, h), witness, bound, random)
 
 
-def finish(asked: Request, public: PublicKey, response: bytes, session: bytes = b"") -> Credential:
+def finish(asked: CredentialRequest, public: IssuerPublicKey, response: bytes, session: bytes = b"") -> Credential:
     """The credential in a response.
 
     Args:
@@ -325,6 +325,6 @@ def _session(suite: Suite, use: bytes, session: bytes) -> bytes:
     return suite.context + use + session
 
 
-def _response_points(public: PublicKey, enc: list[Point], points: list[Point], h: Point) -> list[Point]:
+def _response_points(public: IssuerPublicKey, enc: list[Point], points: list[Point], h: Point) -> list[Point]:
     u, masked, *aux = points
     return [G, h, *enc, u, masked, public.x0, public.x1, public.x2, *aux]

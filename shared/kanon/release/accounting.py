@@ -45,7 +45,7 @@ def look(name: str) -> str:
 
 _EPOCH = date(1970, 1, 1)
 _FORM = re.compile(r"(\d{4})-(\d{2})(?:-(\d{2}))?")
-Span = tuple[int, int]
+HalfOpenInterval = tuple[int, int]
 """A half-open interval."""
 
 
@@ -53,7 +53,7 @@ Span = tuple[int, int]
 class Period:
     """A union of whole days, as disjoint half-open intervals of days since 1970, in order."""
 
-    days: tuple[Span, ...]
+    days: tuple[HalfOpenInterval, ...]
 
     @classmethod
     def read(cls, text: str) -> "Period":
@@ -62,20 +62,20 @@ class Period:
         Raises:
             SpecificationError: the text has a wrong form.
         """
-        spans = []
+        intervals = []
         for part in text.split(","):
             first, _, last = part.partition("..")
             start, end = _days(first, text)[0], _days(last or first, text)[1]
             if start >= end:
                 raise SpecificationError(f"--days {text}: the end is before the start")
-            spans.append((start, end))
-        return cls(tuple(_merged(spans)))
+            intervals.append((start, end))
+        return cls(tuple(_merged(intervals)))
 
     def __str__(self) -> str:
         return ",".join(f"{_EPOCH + timedelta(a)}..{_EPOCH + timedelta(b - 1)}" for a, b in self.days)
 
 
-def _days(text: str, whole: str) -> Span:
+def _days(text: str, whole: str) -> HalfOpenInterval:
     """The first day of a month or day, and the day after its last one."""
     found = _FORM.fullmatch(text.strip())
     try:
@@ -92,9 +92,9 @@ def _days(text: str, whole: str) -> Span:
     return (start - _EPOCH).days, (end - _EPOCH).days
 
 
-def _merged(spans: Iterable[Span]) -> list[Span]:
-    merged: list[Span] = []
-    for start, end in sorted(spans):
+def _merged(intervals: Iterable[HalfOpenInterval]) -> list[HalfOpenInterval]:
+    merged: list[HalfOpenInterval] = []
+    for start, end in sorted(intervals):
         if merged and start <= merged[-1][1]:
             merged[-1] = merged[-1][0], max(end, merged[-1][1])
         else:
@@ -108,7 +108,7 @@ def month_of(day: int) -> int:
     return 12 * (when.year - 1970) + when.month - 1
 
 
-def touched(period: Period | None, unit: str) -> tuple[Span, ...] | None:
+def touched(period: Period | None, unit: str) -> tuple[HalfOpenInterval, ...] | None:
     """The days or months that a period touches, as intervals; None if it touches all.
 
     The costs of disjoint periods do not add up for units inside one period: user-days for periods of days, user-months
@@ -121,26 +121,26 @@ def touched(period: Period | None, unit: str) -> tuple[Span, ...] | None:
     return tuple(_merged((month_of(start), month_of(end - 1) + 1) for start, end in period.days))
 
 
-Cost = tuple[Fraction, Fraction]
+PrivacyCost = tuple[Fraction, Fraction]
 
 
-def most_spent(costs: Iterable[tuple[tuple[Span, ...] | None, Cost]]) -> Cost:
+def most_spent(costs: Iterable[tuple[tuple[HalfOpenInterval, ...] | None, PrivacyCost]]) -> PrivacyCost:
     """The largest epsilon and the largest delta spent on any one place.
 
     Args:
         costs: the days or months that each release touches (None: all) and its (epsilon, delta).
     """
     told = list(costs)
-    return _most((spans, epsilon) for spans, (epsilon, _) in told), _most((spans, delta) for spans, (_, delta) in told)
+    return _most((days, epsilon) for days, (epsilon, _) in told), _most((days, delta) for days, (_, delta) in told)
 
 
-def _most(amounts: Iterable[tuple[tuple[Span, ...] | None, Fraction]]) -> Fraction:
+def _most(amounts: Iterable[tuple[tuple[HalfOpenInterval, ...] | None, Fraction]]) -> Fraction:
     everywhere = Fraction(0)
     changes: defaultdict[int, Fraction] = defaultdict(Fraction)
-    for spans, amount in amounts:
-        if spans is None:
+    for intervals, amount in amounts:
+        if intervals is None:
             everywhere += amount
-        for start, end in spans or ():
+        for start, end in intervals or ():
             changes[start] += amount
             changes[end] -= amount
     return everywhere + max(accumulate((changes[place] for place in sorted(changes)), initial=Fraction(0)))

@@ -59,7 +59,7 @@ class Need:
 
 
 @dataclass(frozen=True)
-class Totals:
+class TotalsAggregate:
     """An aggregate that is computed from noisy totals.
 
     Attributes:
@@ -109,7 +109,7 @@ class AutomaticSum:
     scale: int
     caution: str = ""
 
-    def bounded(self, low: int, high: int) -> Totals:
+    def bounded(self, low: int, high: int) -> TotalsAggregate:
         """The sum, once the bounds are known."""
         return _sum(self.measure.column, low, high, self.scale)
 
@@ -124,7 +124,7 @@ class AllUsers:
     caution: str = ""
 
 
-Aggregate = Totals | Quantiles | AutomaticSum | AllUsers
+Aggregate = TotalsAggregate | Quantiles | AutomaticSum | AllUsers
 
 
 def scale_factor(scale: int) -> int:
@@ -197,15 +197,15 @@ def _bounds(text: str, low: str, high: str, scale: int) -> tuple[int, int]:
     return bounds
 
 
-def _rows(text: str, most: str) -> Totals:
+def _rows(text: str, most: str) -> TotalsAggregate:
     if not most.isascii() or not most.isdigit() or not 1 <= int(most) <= _MOST_ROWS:
         raise SpecificationError(f"--aggregate {text}: write {FORMS['rows']}, MOST at least 1")
-    return Totals("rows", (Need(CountedRows(int(most)), int(most)),), lambda totals, _: totals[0])
+    return TotalsAggregate("rows", (Need(CountedRows(int(most)), int(most)),), lambda totals, _: totals[0])
 
 
-def _sum(column: str, low: int, high: int, scale: int) -> Totals:
+def _sum(column: str, low: int, high: int, scale: int) -> TotalsAggregate:
     need = Need(Sum(column, low, high), max(abs(low), abs(high), 1))
-    return Totals(f"sum_{column}", (need,), lambda totals, _: divided(totals[0], scale_factor(scale)))
+    return TotalsAggregate(f"sum_{column}", (need,), lambda totals, _: divided(totals[0], scale_factor(scale)))
 
 
 def divided(interval: Interval, by: int) -> Interval:
@@ -213,18 +213,18 @@ def divided(interval: Interval, by: int) -> Interval:
     return Interval(*(end / by for end in interval))
 
 
-def _mean(column: str, low: int, high: int, scale: int, values: int) -> Totals:
+def _mean(column: str, low: int, high: int, scale: int, values: int) -> TotalsAggregate:
     sums = Need(Centred(column, low, high, values), values * (high - low))
     needs = (sums,) if values == 1 else (sums, Need(CountedRows(values), values))
 
     def value(totals: Sequence[Interval], users: Interval) -> Interval:
         return _ratio(totals[0], users if values == 1 else totals[1], low, high, scale)
 
-    return Totals(f"mean_{column}", needs, value, uses_users=values == 1)
+    return TotalsAggregate(f"mean_{column}", needs, value, uses_users=values == 1)
 
 
-def _mean_of_users(column: str, low: int, high: int, scale: int) -> Totals:
-    return Totals(
+def _mean_of_users(column: str, low: int, high: int, scale: int) -> TotalsAggregate:
+    return TotalsAggregate(
         f"mean_{column}_per_user",
         (Need(UserMeans(column, low, high), high - low),),
         lambda totals, users: _ratio(totals[0], users, low, high, scale),
@@ -244,7 +244,7 @@ def _ratio(sums: Interval, number: Interval, low: int, high: int, scale: int) ->
     return Interval(mean(sums.value, number.value), min(ends), max(ends))
 
 
-def _spread(kind: str, column: str, low: int, high: int, scale: int, values: int) -> Totals:
+def _spread(kind: str, column: str, low: int, high: int, scale: int, values: int) -> TotalsAggregate:
     width = high - low
     if values * width**2 << 40 >= 1 << 127:  # c h^2 2^40 < 2^125, h = width / 2
         raise SpecificationError(f"{kind}: the bounds of {column} are too far apart to square: narrow them")
@@ -263,7 +263,7 @@ def _spread(kind: str, column: str, low: int, high: int, scale: int, values: int
         variance = min(max(squares - mean**2, Fraction(0)), Fraction(width**2, 4)) / scale_factor(2 * scale)
         return (variance if kind == "var" else square_root(variance),)
 
-    return Totals(f"{kind}_{column}", tuple(needs), value, uses_users=values == 1)
+    return TotalsAggregate(f"{kind}_{column}", tuple(needs), value, uses_users=values == 1)
 
 
 def square_root(x: Fraction) -> Fraction:
@@ -291,8 +291,8 @@ def _quantiles(
     return Quantiles(name, Cells(column, low, high, cells), qs, scale, caution)
 
 
-def _distinct(column: str, values: int) -> Totals:
-    return Totals(
+def _distinct(column: str, values: int) -> TotalsAggregate:
+    return TotalsAggregate(
         f"distinct_{column}",
         (Need(Distinct(column, values), values),),
         lambda totals, _: totals[0],

@@ -16,14 +16,14 @@ from typing import Any
 
 from kanon.noise.bound import Bound
 from kanon.noise.words import length_prefixed
-from kanon.release.accounting import Period, Span, look, most_spent, resolved, touched
+from kanon.release.accounting import HalfOpenInterval, Period, look, most_spent, resolved, touched
 from kanon.release.errors import InputError, LedgerError, OverBudgetError, SpecificationError
 from kanon.release.stores import (
     BEGINNING,
     SECRET_BYTES,
     FileSecrets,
     FileStore,
-    Secrets,
+    SecretStore,
     Store,
     hash_of,
     private_directory,
@@ -97,7 +97,7 @@ class Account:
 class Ledger:
     """The spends and budgets in a store, and the secrets of the releases."""
 
-    def __init__(self, store: Store, secret_store: Secrets) -> None:
+    def __init__(self, store: Store, secret_store: SecretStore) -> None:
         self._store, self._secrets = store, secret_store
 
     @classmethod
@@ -375,7 +375,7 @@ def _own(entries: list[Entry], dataset: str) -> list[Entry]:
     return [entry for entry in entries if "dataset" in entry and look(entry["dataset"]) == look(dataset)]
 
 
-def _touched(one: Purchase, unit: str, columns: tuple[str | None, str | None]) -> tuple[Span, ...] | None:
+def _touched(one: Purchase, unit: str, columns: tuple[str | None, str | None]) -> tuple[HalfOpenInterval, ...] | None:
     """The days or months that a cost touches. Days by one column say nothing about days by another: such costs add up.
 
     For a cost entered by hand, its operator vouches for the columns.

@@ -13,7 +13,7 @@ from hashlib import sha256
 from kanon.noise.bound import Bound
 from kanon.noise.words import length_prefixed
 from kanon.release.aggregate_noise import AutomaticBounds, NoisyTotal, Quantile
-from kanon.release.aggregates import AllUsers, AutomaticSum, Quantiles, Totals
+from kanon.release.aggregates import AllUsers, AutomaticSum, Quantiles, TotalsAggregate
 from kanon.release.deltas import of_all, of_each
 from kanon.release.errors import SpecificationError
 from kanon.release.gaussian import MOST_GROUPS, GaussianChoice, gaussian_choice
@@ -66,7 +66,7 @@ class Mechanism:
     def totals(self, i: int) -> tuple[NoisyTotal, ...]:
         """The totals of aggregate i, which must have fixed bounds and not be a quantile."""
         asked = self.spec.asked[i]
-        assert isinstance(asked, Totals)
+        assert isinstance(asked, TotalsAggregate)
         return tuple(NoisyTotal(need.sensitivity, self.share(i) / len(asked.needs)) for need in asked.needs)
 
     def quantiles(self, i: int) -> tuple[Quantile, ...]:

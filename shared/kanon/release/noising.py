@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from kanon.noise.words import TOTAL, length_prefixed
 from kanon.release.aggregate_noise import LEVEL, NoisyTotal, half_width
-from kanon.release.aggregates import AllUsers, AutomaticSum, Interval, Quantiles, Totals, scale_factor
+from kanon.release.aggregates import AllUsers, AutomaticSum, Interval, Quantiles, TotalsAggregate, scale_factor
 from kanon.release.bounding import LEFT_OUT, Bins, Bounding, Cells, Measure, Sum, bin_edges, decoded
 from kanon.release.mechanism import Mechanism, Rule
-from kanon.release.output import Released
+from kanon.release.output import ReleasedRows
 from kanon.release.selection import OptimalSelection, Thresholded
 from kanon.release.tape import Tape, encoded_rows
 
-Row = tuple[Any, ...]
+GroupRow = tuple[Any, ...]
 """A group: its name, its number of users, and one number or text for each measure."""
 Sorting = Literal["by name", "any"]
 _ROWS = 1 << 16
@@ -58,13 +58,13 @@ class PrivateTable:
 
     @classmethod
     def of_rows(
-        cls, bounding: Bounding, rows: Callable[[], Iterable[Row]], bins: Mapping[str, Mapping[int, int]]
+        cls, bounding: Bounding, rows: Callable[[], Iterable[GroupRow]], bins: Mapping[str, Mapping[int, int]]
     ) -> "PrivateTable":
         """Wrap sorted rows. ``rows`` is called twice."""
         return cls(bounding, lambda _: _in_pieces(rows(), bounding.measures), bins)
 
 
-def _in_pieces(rows: Iterable[Row], measures: Sequence[Measure]) -> Iterator[pa.Table]:
+def _in_pieces(rows: Iterable[GroupRow], measures: Sequence[Measure]) -> Iterator[pa.Table]:
     waiting = iter(rows)
     while some := list(islice(waiting, _ROWS)):
         groups, users, *cells = zip(*some, strict=True)
@@ -123,7 +123,7 @@ def _content(piece: pa.Table, measures: Sequence[Measure]) -> memoryview:
     return memoryview(rows.buffers()[2])[: pc.sum(pc.binary_length(rows)).as_py()]
 
 
-def publish(table: PrivateTable, mechanism: Mechanism, tape: Tape) -> Released:
+def publish(table: PrivateTable, mechanism: Mechanism, tape: Tape) -> ReleasedRows:
     """Draw all noise and keep the selected groups.
 
     Raises:
@@ -147,7 +147,7 @@ def publish(table: PrivateTable, mechanism: Mechanism, tape: Tape) -> Released:
                 cells += column.cells(group, users, tape)
             rows.append((decoded(group.name, len(spec.groups)), tuple(cells)))
     rows.sort(key=lambda row: tuple(text.encode() for text in row[0]))
-    return Released(_names(mechanism, columns), tuple(rows), _told_bounds(mechanism, bounds), left_out)
+    return ReleasedRows(_names(mechanism, columns), tuple(rows), _told_bounds(mechanism, bounds), left_out)
 
 
 def _left_out(table: PrivateTable, mechanism: Mechanism, tape: Tape) -> int | None:
@@ -230,7 +230,7 @@ class _Column:
 
 
 def _total_cells(
-    mechanism: Mechanism, i: int, asked: Totals, totals: Sequence[NoisyTotal]
+    mechanism: Mechanism, i: int, asked: TotalsAggregate, totals: Sequence[NoisyTotal]
 ) -> Callable[..., list[Fraction]]:
     spec = mechanism.spec
     exact = [_exact(spec.measures, need.measure) for need in asked.needs]

@@ -29,7 +29,7 @@ SHOWN = 40
 
 
 @dataclass(frozen=True)
-class Released:
+class ReleasedRows:
     """The released rows, one for each released group. They may be published.
 
     Attributes:
@@ -50,7 +50,7 @@ def number(cell: Fraction) -> int | float:
     return cell.numerator if cell.denominator == 1 else float(cell)
 
 
-def csv_bytes(released: Released, groups: Sequence[str]) -> bytes:
+def csv_bytes(released: ReleasedRows, groups: Sequence[str]) -> bytes:
     """The table as CSV with a header."""
     rows = [[*groups, *released.columns]]
     for names, cells in released.rows:
@@ -72,7 +72,7 @@ def shown_as_text(name: str) -> str:
     return f"'{name}" if _FORMULA.match(name) else name
 
 
-def parquet_bytes(released: Released, groups: Sequence[str]) -> bytes:
+def parquet_bytes(released: ReleasedRows, groups: Sequence[str]) -> bytes:
     """The table as Parquet: texts and numbers. A column of integers stays one."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -87,7 +87,7 @@ def parquet_bytes(released: Released, groups: Sequence[str]) -> bytes:
     return sink.getvalue()
 
 
-def described(mechanism: Mechanism, released: Released, facts: Mapping[str, str]) -> dict[str, Any]:
+def described(mechanism: Mechanism, released: ReleasedRows, facts: Mapping[str, str]) -> dict[str, Any]:
     """The guarantee and the specification, for the readers of the released table.
 
     ``facts`` are id, name, dataset and version.
@@ -151,7 +151,7 @@ def protects(mechanism: Mechanism) -> str:
     return f"{unit} (column {spec.user}), who counts in at most {spec.groups_per_user} groups"
 
 
-def counted(spec: Spec, released: Released) -> str:
+def counted(spec: Spec, released: ReleasedRows) -> str:
     """Whom the counts count, and by how much bounding may lower them, from public and released numbers."""
     units, kappa = f"{spec.unit}s", spec.groups_per_user
     if spec.only_groups:
@@ -171,7 +171,7 @@ def json_bytes(value: Mapping[str, Any]) -> bytes:
     return (json.dumps(value, indent=2, sort_keys=True) + "\n").encode()
 
 
-def picture(released: Released, mechanism: Mechanism) -> bytes:
+def picture(released: ReleasedRows, mechanism: Mechanism) -> bytes:
     """The released groups with the largest numbers of users, with their intervals, as a PNG."""
     rows = sorted(released.rows, key=lambda row: -row[1][0] if row[1] else 0)[:SHOWN]
     figure, ((axes,),) = panels(1, 1, (8, 1.6 + 0.24 * max(1, len(rows))))

@@ -12,28 +12,28 @@ from kanon.release.bounding import Bounding
 from kanon.release.errors import SpecificationError
 from kanon.release.ledger import Ledger, Purchase
 from kanon.release.mechanism import Mechanism
-from kanon.release.output import Released, described
+from kanon.release.output import ReleasedRows, described
 from kanon.release.spec import Spec
 from kanon.release.tape import derived
 
 if TYPE_CHECKING:
     from kanon.release.noising import PrivateTable
 
-Place = Path | str
+SourceFile = Path | str
 """A file by its path, or for Spark by its URI."""
-Source = Place | Sequence[Place]
+SourceFiles = SourceFile | Sequence[SourceFile]
 
 
 class Engine(Protocol):
     """Computes bounded tables."""
 
     def table(
-        self, sources: Sequence[Place], bounding: Bounding, secret: str
+        self, sources: Sequence[SourceFile], bounding: Bounding, secret: str
     ) -> "AbstractContextManager[PrivateTable]":
         """The bounded table of the sources, as long as the context lasts. ``secret`` keys the sampling."""
         ...
 
-    def operator_report(self, sources: Sequence[Place], bounding: Bounding, secret: str) -> dict[str, Any]:
+    def operator_report(self, sources: Sequence[SourceFile], bounding: Bounding, secret: str) -> dict[str, Any]:
         """Exact numbers for the operator alone."""
         ...
 
@@ -56,7 +56,7 @@ class Release:
     name: str
     dataset: str
     mechanism: Mechanism
-    released: Released
+    released: ReleasedRows
     new: bool
     version: str
 
@@ -79,7 +79,7 @@ class Release:
 
 
 def release(
-    source: Source,
+    source: SourceFiles,
     spec: Spec,
     ledger: Ledger,
     *,
@@ -113,7 +113,7 @@ def release(
 
     if name is not None and not name.strip():
         raise SpecificationError("--name is empty: write a name, or leave it out")
-    places = _paths(source)
+    files = _paths(source)
     mechanism = Mechanism(spec)
     dataset = ledger.dataset(dataset)
     purchase = Purchase(
@@ -125,7 +125,7 @@ def release(
     if paid_before is None:
         refuse_delta(spec)
         ledger.refuse_over_budget(purchase)
-    with (engine or _duckdb()).table(places, spec.bounding, sampling_text(ledger, dataset, spec)) as table:
+    with (engine or _duckdb()).table(files, spec.bounding, sampling_text(ledger, dataset, spec)) as table:
         spend, tape = ledger.begin(purchase, lambda key: keyed_digest(table, key))
         released = publish(table, mechanism, tape)
     return Release(
@@ -147,7 +147,7 @@ def refuse_delta(spec: Spec) -> None:
 
 
 def operator_report(
-    source: Source, spec: Spec, ledger: Ledger, *, dataset: str, engine: Engine | None = None
+    source: SourceFiles, spec: Spec, ledger: Ledger, *, dataset: str, engine: Engine | None = None
 ) -> dict[str, Any]:
     """Exact numbers of rows left out, and of rows and groups that the bounding drops. Not private: for the operator."""
     text = sampling_text(ledger, ledger.dataset(dataset), spec)
@@ -166,24 +166,24 @@ def _duckdb() -> Engine:
     return DuckDB()
 
 
-def _paths(source: Source) -> list[Place]:
+def _paths(source: SourceFiles) -> list[SourceFile]:
     """The files; a URI stays a text, because a path would drop one of its slashes.
 
     Raises:
         SpecificationError: two of them are the same file, whose rows would count twice.
     """
-    places = [source] if isinstance(source, str | Path) else list(source)
-    seen: dict[object, Place] = {}
-    for place in places:
-        if (file := _file(place)) in seen:
+    files = [source] if isinstance(source, str | Path) else list(source)
+    seen: dict[object, SourceFile] = {}
+    for each in files:
+        if (file := _file(each)) in seen:
             raise SpecificationError(
-                f"{place} is the same file as {seen[file]}, so its rows would count twice: leave one out"
+                f"{each} is the same file as {seen[file]}, so its rows would count twice: leave one out"
             )
-        seen[file] = place
-    return [place if "://" in str(place) else Path(place) for place in places]
+        seen[file] = each
+    return [each if "://" in str(each) else Path(each) for each in files]
 
 
-def _file(place: Place) -> object:
+def _file(place: SourceFile) -> object:
     """What all paths to one file have in common."""
     try:
         found = Path(place).stat()

@@ -9,13 +9,13 @@ from typing import Any, Literal, get_args
 
 from kanon.joinlog.values import Dates
 from kanon.release.accounting import Period
-from kanon.release.aggregates import ALL_USERS, Aggregate, AutomaticSum, Quantiles, Totals, aggregate
+from kanon.release.aggregates import ALL_USERS, Aggregate, AutomaticSum, Quantiles, TotalsAggregate, aggregate
 from kanon.release.bounding import Bounding, Cells, Centred, Condition, Distinct, Measure, encoded
 from kanon.release.errors import SpecificationError
 
-Unit = Literal["user", "user-day", "user-month"]
-Noise = Literal["auto", "laplace", "gaussian"]
-UNITS: tuple[Unit, ...] = get_args(Unit)
+PrivacyUnit = Literal["user", "user-day", "user-month"]
+NoiseChoice = Literal["auto", "laplace", "gaussian"]
+UNITS: tuple[PrivacyUnit, ...] = get_args(PrivacyUnit)
 MOST_KAPPA = 1000
 
 
@@ -49,7 +49,7 @@ class Spec:
     epsilon: Fraction
     delta: Fraction
     user: str = "client"
-    unit: Unit = "user"
+    unit: PrivacyUnit = "user"
     groups_per_user: int = 1
     floor: int = 1
     aggregates: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Spec:
     values_per_group: int = 1
     scale: int | None = None
     cells: int = 4096
-    noise: Noise = "auto"
+    noise: NoiseChoice = "auto"
     only_groups: bool = False
     public_groups: tuple[tuple[str, ...], ...] | None = None
     period: Period | None = None
@@ -99,7 +99,7 @@ class Spec:
             (not 1 <= self.values_per_group <= 1000, "--values-per-group must lie between 1 and 1000"),
             (not 0 <= self.places <= 18, "--scale must lie between 0 and 18"),
             (self.dates not in (None, *get_args(Dates)), f"--dates is one of {', '.join(get_args(Dates))}"),
-            (self.noise not in get_args(Noise), f"--noise is one of {', '.join(get_args(Noise))}"),
+            (self.noise not in get_args(NoiseChoice), f"--noise is one of {', '.join(get_args(NoiseChoice))}"),
             (weights > 1 and len(self.weights) not in (0, weights), f"--weight takes {weights} numbers: count first"),
             (any(not 1 <= weight <= 1000 for weight in self.weights), "weights are whole numbers from 1 to 1000"),
             (self.only_groups and bool(self.aggregates), "--only groups releases no aggregates"),
@@ -169,7 +169,7 @@ class Spec:
         for one in self.asked:
             if isinstance(one, Quantiles | AutomaticSum):
                 wanted.append(one.measure)
-            elif isinstance(one, Totals):
+            elif isinstance(one, TotalsAggregate):
                 wanted += [need.measure for need in one.needs]
         return tuple(dict.fromkeys(wanted))
 

@@ -44,7 +44,7 @@ class Store(Protocol):
         ...
 
 
-class Secrets(Protocol):
+class SecretStore(Protocol):
     """Secrets by name."""
 
     def find(self, name: str) -> bytes | None:

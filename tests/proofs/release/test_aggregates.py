@@ -8,7 +8,7 @@ import pytest
 
 from kanon.noise.laws import two_sided
 from kanon.release.aggregate_noise import AutomaticBounds, NoisyTotal, Quantile, half_width
-from kanon.release.aggregates import Interval, Totals, aggregate
+from kanon.release.aggregates import Interval, TotalsAggregate, aggregate
 from kanon.release.bounding import Centred, CountedRows, Distinct, Squares, Sum, UserMeans
 from kanon.release.deltas import shift_delta
 from kanon.release.selection import counted_selection
@@ -40,7 +40,7 @@ ASKED = [
 
 def needs(text):
     asked = aggregate(text, scale=0, values=1, cells=4)
-    assert isinstance(asked, Totals)
+    assert isinstance(asked, TotalsAggregate)
     return asked.needs
 
 

@@ -21,7 +21,7 @@ from kanon.credentials.arc import (
     TAG_BYTES,
     Credential,
     IssuerKey,
-    PublicKey,
+    IssuerPublicKey,
     Secrets,
     commitment,
     finish,
@@ -94,7 +94,7 @@ def test_the_shared_vectors_are_those_of_the_code() -> None:
 
 def test_what_is_kept_is_read_back() -> None:
     assert Secrets.decode(SECRETS.encode()) == SECRETS
-    assert PublicKey.decode(KEY.public.encode()) == KEY.public
+    assert IssuerPublicKey.decode(KEY.public.encode()) == KEY.public
     kept = Credential.decode(CREDENTIAL.encode())
     assert present(kept, PLACE, SESSION, Drawn("presentation")) == PRESENTATION
 
@@ -328,7 +328,7 @@ MESSAGES: dict[str, tuple[bytes, int, int, Callable[[bytes], object]]] = {
     "presentation": (PRESENTATION, 4, 4, lambda message: VERIFIER.verify(PLACE, SESSION, message)),
     "request": (ASKED.message, 2, 5, lambda message: issue(KEY, message, CONTEXT)),
     "response": (RESPONSE, 6, 8, lambda message: finish(ASKED, KEY.public, message, CONTEXT)),
-    "public key": (KEY.public.encode(), 3, 0, PublicKey.decode),
+    "public key": (KEY.public.encode(), 3, 0, IssuerPublicKey.decode),
     "secrets": (SECRETS.encode(), 0, 2, Secrets.decode),
     "credential": (CREDENTIAL.encode(), 3, 1, Credential.decode),
 }
@@ -413,7 +413,7 @@ def test_a_vector_gives_the_same_bytes_from_its_texts_alone(vector: dict[str, An
     key = IssuerKey.derive(bytes.fromhex(seed))
     assert issue(key, asked.message, context, given(vector["responseScalars"])).hex() == vector["response"]
     credential = finish(
-        asked, PublicKey.decode(bytes.fromhex(vector["public"])), bytes.fromhex(vector["response"]), context
+        asked, IssuerPublicKey.decode(bytes.fromhex(vector["public"])), bytes.fromhex(vector["response"]), context
     )
     assert credential.encode().hex() == vector["credential"]
     for shown in vector["presentations"]:

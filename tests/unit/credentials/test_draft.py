@@ -7,9 +7,9 @@ import pytest
 
 from kanon.credentials.arc import (
     Credential,
+    CredentialRequest,
     IssuerKey,
-    PublicKey,
-    Request,
+    IssuerPublicKey,
     Secrets,
     Suite,
     finish,
@@ -84,8 +84,8 @@ def test_a_request_has_the_points_of_the_draft() -> None:
 
 
 def test_the_response_of_the_draft_gives_its_credential() -> None:
-    asked = Request(SECRETS, int(ASKED["r2"], 16), REQUEST, ARC)
-    credential = finish(asked, PublicKey.decode(KEY.public.encode()), RESPONSE)
+    asked = CredentialRequest(SECRETS, int(ASKED["r2"], 16), REQUEST, ARC)
+    credential = finish(asked, IssuerPublicKey.decode(KEY.public.encode()), RESPONSE)
     assert credential.encode().hex() == "".join(DRAFT["Credential"][name] for name in ("U", "U_prime", "X1", "m1"))
 
 

@@ -48,7 +48,7 @@ from kanon.joinlog.wanted import Wanted
 from kanon.release.bounding import Bounding
 from kanon.release.engines.sql import NO_ROWS, SPARK, UNREADABLE, SqlTexts, operator_report
 from kanon.release.errors import InputError
-from kanon.release.noising import PrivateTable, Row
+from kanon.release.noising import GroupRow, PrivateTable
 
 _SOURCE = "kanon_source"
 _PLACE = pa.schema(
@@ -56,7 +56,7 @@ _PLACE = pa.schema(
      ("reason", pa.string())]
 )  # fmt: skip
 """Beside the values of a row. A row with a reason is invalid. A row with a number of rows says how many were read."""
-Check = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+BatchCheck = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 class Spark:
@@ -96,7 +96,7 @@ class Spark:
             self._fetch(texts.table(), fetched)
             bins: dict[str, dict[int, int]] = {column: dict(self._run(text)) for column, text in texts.bins().items()}
 
-            def rows() -> Iterator[Row]:
+            def rows() -> Iterator[GroupRow]:
                 with fetched.open(encoding="utf-8") as lines:
                     yield from map(tuple, map(json.loads, lines))
 
@@ -177,7 +177,7 @@ class Spark:
         columns = [f.col(f"`{name.replace('`', '``')}`").alias(str(i)) for i, name in enumerate(wanted.names)]
         return frame.select(*columns, "_metadata.file_path", "_metadata.row_index")
 
-    def _mapped(self, frame: DataFrame, check: Check, wanted: Wanted) -> DataFrame:
+    def _mapped(self, frame: DataFrame, check: BatchCheck, wanted: Wanted) -> DataFrame:
         fields = pa.unify_schemas([schema(wanted), _PLACE])
         types = {pa.string(): "string", pa.int64(): "bigint"}
         return frame.mapInArrow(check, ", ".join(f"`{field.name}` {types[field.type]}" for field in fields))
@@ -239,7 +239,7 @@ def _layouts(place: str, heads: Mapping[str, bytes], wanted: Wanted) -> tuple[di
     return forms, layouts
 
 
-def _check_lines(layouts: Mapping[str, LogLayout], wanted: Wanted) -> Check:
+def _check_lines(layouts: Mapping[str, LogLayout], wanted: Wanted) -> BatchCheck:
     """Check lines on a worker. The header of CSV is line 0 of block 0."""
 
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -256,7 +256,7 @@ def _check_lines(layouts: Mapping[str, LogLayout], wanted: Wanted) -> Check:
     return check
 
 
-def _check_arrays(wanted: Wanted) -> Check:
+def _check_arrays(wanted: Wanted) -> BatchCheck:
     """Check whole JSON arrays on a worker."""
 
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -267,7 +267,7 @@ def _check_arrays(wanted: Wanted) -> Check:
     return check
 
 
-def _check_columns(wanted: Wanted) -> Check:
+def _check_columns(wanted: Wanted) -> BatchCheck:
     """Check rows of Parquet on a worker."""
 
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
