@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 from kanon.cli.demo import MONTH
 from kanon.cli.main import app
 from kanon.client import Client
-from kanon.demo.logs import JoinLog
+from kanon.demo.logs import DemoLog
 from kanon.demo.machine import Machine, machine
 from kanon.demo.replay import ReplayError, replay
-from kanon.joinlog import Join
+from kanon.joinlog import LoggedJoin
 
 START = 1_700_000_000 // 3600 * 3600
 SECONDS = 60.0
@@ -83,7 +83,7 @@ def test_demo_replays_the_given_types_side_by_side(tmp_path: Path) -> None:
 
 
 def test_a_step_that_is_not_visible_at_its_tick_stops_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    log = JoinLog("log", START, [Join(START + 1, "a", "1"), Join(START + 3601, "a", "1")])
+    log = DemoLog("log", START, [LoggedJoin(START + 1, "a", "1"), LoggedJoin(START + 3601, "a", "1")])
     monkeypatch.setattr(Machine, "advance_to", lambda self, moment: setattr(self, "_now", moment))  # no evaluation
     late = pytest.raises(ReplayError, match=f"step None, but the tick of step {START // 3600} has passed")
     with machine(MONTH, 3600, START, 1) as service, late:

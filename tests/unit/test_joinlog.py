@@ -17,14 +17,14 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from kanon.joinlog import Columns, Join, LogError, LogReading, read_joins, values
+from kanon.joinlog import Columns, LogError, LoggedJoin, LogReading, read_joins, values
 from kanon.joinlog.values import DECIMALS, NOT_A_NUMBER, TOO_LARGE, Dates
 
 EXPECTED = [
-    Join(7200.0, "b", "2"),
-    Join(3700.5, "a,1", "1"),
-    Join(1706933106.0, "c", "3"),
-    Join(1706929506.0, "ü x", "4"),
+    LoggedJoin(7200.0, "b", "2"),
+    LoggedJoin(3700.5, "a,1", "1"),
+    LoggedJoin(1706933106.0, "c", "3"),
+    LoggedJoin(1706929506.0, "ü x", "4"),
 ]
 """In the order of the file, which is not that of time."""
 gzipped = partial(gzip.compress, mtime=0)
@@ -82,7 +82,7 @@ def test_parquet_is_read_with_times_cut_to_microseconds(tmp_path: Path) -> None:
 )
 def test_parquet_may_hold_times_in_any_type(tmp_path: Path, times: Any) -> None:
     (path := tmp_path / "log").write_bytes(as_parquet(time=times, set=["a", "b"], client=["1", "2"]))
-    assert list(read_joins(path)) == [Join(7200.0, "a", "1"), Join(3600.0, "b", "2")]
+    assert list(read_joins(path)) == [LoggedJoin(7200.0, "a", "1"), LoggedJoin(3600.0, "b", "2")]
 
 
 @pytest.mark.parametrize("form", [*FORMS.values(), gzipped(CSV.encode())])
@@ -100,7 +100,7 @@ def test_columns_may_have_other_names(tmp_path: Path) -> None:
     parquet_log = as_parquet(at=[1], page=["a"], who=["b"])
     for content in (b"at,page,who\n1,a,b\n", b'{"at": 1, "page": "a", "who": "b"}', parquet_log):
         (path := tmp_path / "log").write_bytes(content)
-        assert list(read_joins(path, columns)) == [Join(1.0, "a", "b")]
+        assert list(read_joins(path, columns)) == [LoggedJoin(1.0, "a", "b")]
 
 
 @pytest.mark.slow
@@ -118,7 +118,7 @@ def test_joins_are_yielded_before_the_log_has_ended(tmp_path: Path) -> None:
     writer = threading.Thread(target=write)
     writer.start()
     joins = read_joins(path)
-    assert next(joins) == Join(1.0, "a", "b")
+    assert next(joins) == LoggedJoin(1.0, "a", "b")
     seen.set()
     assert sum(1 for _ in joins) == 19_999
     writer.join()
@@ -189,7 +189,7 @@ def test_an_invalid_row_is_refused_without_its_values_or_left_out_alone(
     assert str(found.value).endswith("(--skip-bad-rows leaves out such rows)")
     reading = LogReading(skip=True)
     joins = list(read_joins(path, reading=reading))
-    assert set(joins) == {Join(1.0, "a", "b")}
+    assert set(joins) == {LoggedJoin(1.0, "a", "b")}
     assert (reading.rows, reading.left_out.total()) == (len(joins) + 1, 1)
 
 
@@ -307,14 +307,14 @@ def test_numbers_are_read_exactly_and_rounded_half_to_even(text: str, scale: int
 def test_the_separator_is_the_one_of_the_header(tmp_path: Path, separator: str) -> None:
     lines = [["client", "time", "set"], ["c", "1", '"a,b;c\td|"'], ["d", "2", "e"]]
     (path := tmp_path / "log").write_text("\r\n".join(map(separator.join, lines)))
-    assert list(read_joins(path)) == [Join(1.0, "a,b;c\td|", "c"), Join(2.0, "e", "d")]
+    assert list(read_joins(path)) == [LoggedJoin(1.0, "a,b;c\td|", "c"), LoggedJoin(2.0, "e", "d")]
 
 
 def test_json_may_be_an_array_over_several_lines_and_hold_line_ends(tmp_path: Path) -> None:
     sets = ["a\nb" + "é" * n for n in range(1_200)]
     rows = [{"time": n, "set": set_, "client": "[{,"} for n, set_ in enumerate(sets)]
     (path := tmp_path / "log").write_text(json.dumps(rows, indent=1, ensure_ascii=False), encoding="utf-8-sig")
-    assert list(read_joins(path)) == [Join(n, set_, "[{,") for n, set_ in enumerate(sets)]
+    assert list(read_joins(path)) == [LoggedJoin(n, set_, "[{,") for n, set_ in enumerate(sets)]
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     assert [join.set for join in read_joins(path)] == sets
 
@@ -322,7 +322,7 @@ def test_json_may_be_an_array_over_several_lines_and_hold_line_ends(tmp_path: Pa
 def test_the_lines_before_an_invalid_line_are_read(tmp_path: Path) -> None:
     (path := tmp_path / "log").write_text(HEAD + "x,a,b\n")
     joins = read_joins(path)
-    assert next(joins) == Join(1.0, "a", "b")
+    assert next(joins) == LoggedJoin(1.0, "a", "b")
     with pytest.raises(LogError, match="line 3"):
         next(joins)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kanon.joinlog import Join, LogError, read_joins, unpacked
+from kanon.joinlog import LogError, LoggedJoin, read_joins, unpacked
 from kanon.joinlog.unpacked import MOST_TIMES, Unpacked
 
 
@@ -19,7 +19,7 @@ def safe_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_small_file_that_unpacks_to_far_more_than_a_log_is_refused_early(tmp_path: Path) -> None:
     path = tmp_path / "bomb.csv.gz"
     path.write_bytes(gzip.compress(b"time,set,client\n" + b"1767225600,a,b\n" * 1_000_000))
-    read: list[Join] = []
+    read: list[LoggedJoin] = []
     with pytest.raises(LogError, match=f"unpacks to more than {MOST_TIMES} times its size.*unpack it first"):
         read.extend(read_joins(path))
     assert len(read) < 500_000  # of a million; newer versions of gzip read larger pieces

@@ -42,7 +42,7 @@ from kanon.keys import Secret, fetch_noise_keys
 from kanon.local import Stack
 from kanon.plan.planner import type_document
 
-Place = tuple[str, bytes]
+TypeAndId = tuple[str, bytes]
 """Type name and set id."""
 
 SLOTS = 2
@@ -158,7 +158,7 @@ def _as_defined(
 ) -> Check:
     """Compare the answers of the first sets of a type with the definition, under the same noise keys."""
     pepper = Secret.derived("set-pepper", stack.storage.secrets["SetPepper"])
-    sets = [set_key(pepper, *place) for place in _sets(name, parameters, pepper, len(answers), seed)]
+    sets = [set_key(pepper, *pair) for pair in _sets(name, parameters, pepper, len(answers), seed)]
     deployment = stack.functions["evaluate"].environment["KANON_DEPLOYMENT"]
     expected = answers_in_process(_definition(parameters, keys, deployment, name), dict.fromkeys(sets, scenario))
     wrong = sum(expected[key] != of_set for key, of_set in zip(sets, answers, strict=True))
@@ -190,32 +190,32 @@ def answers_of_service(
     client = Client(stack.request)
     delay = float(stack.template.parameters["PublishDelay"])
     pepper = Secret.derived("set-pepper", stack.storage.secrets["SetPepper"])
-    places = {name: _sets(name, types[name], pepper, len(of_type), seed) for name, of_type in scenarios.items()}
-    running: dict[Place, tuple[int, Scenario]] = {
-        place: (first_step_of(types[name], set_key(pepper, *place)), scenario)
+    pairs = {name: _sets(name, types[name], pepper, len(of_type), seed) for name, of_type in scenarios.items()}
+    running: dict[TypeAndId, tuple[int, Scenario]] = {
+        pair: (first_step_of(types[name], set_key(pepper, *pair)), scenario)
         for name, of_type in scenarios.items()
-        for place, scenario in zip(places[name], of_type, strict=True)
+        for pair, scenario in zip(pairs[name], of_type, strict=True)
     }
-    log: dict[int, list[tuple[Place, int]]] = defaultdict(list)
-    for place, (first, scenario) in running.items():
+    log: dict[int, list[tuple[TypeAndId, int]]] = defaultdict(list)
+    for pair, (first, scenario) in running.items():
         for r, clients in enumerate(scenario.joined):
-            log[first + r] += [(place, number) for number in clients]
+            log[first + r] += [(pair, number) for number in clients]
     (period,) = {parameters.period for parameters in types.values()}
-    answers: dict[Place, dict[int, bool]] = {place: {} for place in running}
+    answers: dict[TypeAndId, dict[int, bool]] = {pair: {} for pair in running}
     last = max(first + len(scenario.joined) for first, scenario in running.values())
     for step in range(FIRST_STEP, last):
-        client.join_many(Join(*_sent(place), f"c{number}") for place, number in log.pop(step, []))
+        client.join_many(Join(*_sent(pair), f"c{number}") for pair, number in log.pop(step, []))
         stack.advance_to((step + 1) * period + delay)
-        asked = [place for place, (first, scenario) in running.items() if 0 <= step - first < len(scenario.joined)]
+        asked = [pair for pair, (first, scenario) in running.items() if 0 <= step - first < len(scenario.joined)]
         true = _true(client, asked, step)
-        for place in asked:
-            answers[place][step - running[place][0]] = place in true
-    return {name: [answers[place] for place in of_type] for name, of_type in places.items()}
+        for pair in asked:
+            answers[pair][step - running[pair][0]] = pair in true
+    return {name: [answers[pair] for pair in of_type] for name, of_type in pairs.items()}
 
 
-def _sets(name: str, parameters: Parameters, pepper: Secret, count: int, seed: int) -> list[Place]:
+def _sets(name: str, parameters: Parameters, pepper: Secret, count: int, seed: int) -> list[TypeAndId]:
     """Sets of a type; with restart after the crossing, those whose scenario begins soon."""
-    found: list[Place] = []
+    found: list[TypeAndId] = []
     for n in itertools.count():
         if len(found) == count:
             return found
@@ -228,38 +228,38 @@ def _sets(name: str, parameters: Parameters, pepper: Secret, count: int, seed: i
 
 def _standing(stack: Stack, name: str, parameters: Parameters) -> Check:
     """A set turns true, then evaluation stands still: answers are those of the visible step, then there are none."""
-    client, place, period = Client(stack.request), (name, b"standing"), parameters.period
+    client, pair, period = Client(stack.request), (name, b"standing"), parameters.period
     delay, hold = float(stack.template.parameters["PublishDelay"]), parameters.restart.hold  # type: ignore[union-attr]
     wrong: list[str] = []
     step = int(stack.clock.now() // period) + 1
-    client.join_many(Join(*_sent(place), f"c{number}") for number in range(CROWD))
+    client.join_many(Join(*_sent(pair), f"c{number}") for number in range(CROWD))
     stack.advance_to(step * period + delay)  # it is true from the step that has just ended on
     stack.advance_to((step + hold - 1) * period + delay)  # the last true step
     visible = step + hold - 2
     stale = parameters.stale_after(int(stack.template.parameters["MaxStale"])) or 0
     for late in range(stale):
         stack.clock.set((visible + 1 + late) * period + delay)
-        if _true(client, [place], visible) != {place}:
+        if _true(client, [pair], visible) != {pair}:
             wrong.append(f"false {late} steps later")
     stack.clock.set((visible + 1 + stale) * period + delay)
-    if stack.request("GET", f"/v1/types/{name}/sets/{_sent(place)[1]}").status != 503:
+    if stack.request("GET", f"/v1/types/{name}/sets/{_sent(pair)[1]}").status != 503:
         wrong.append("an answer that is too old")
     stack.advance(period)  # evaluation goes on
     return Check("an outage: answers of the visible step, then none", name, "service", 1, not wrong, ", ".join(wrong))
 
 
-def _true(client: Client, places: Sequence[Place], step: int) -> set[Place]:
+def _true(client: Client, pairs: Sequence[TypeAndId], step: int) -> set[TypeAndId]:
     """The sets that are k-anonymous at ``step``, the current one."""
-    sent = {_sent(place): place for place in places}
+    sent = {_sent(pair): pair for pair in pairs}
     answers = client.batch_query(sent)
-    if places and answers.step != step:
+    if pairs and answers.step != step:
         raise LateError(f"answers are of step {answers.step} and not of {step}: evaluation is late")
-    return {sent[place] for place in answers.k_anonymous}
+    return {sent[pair] for pair in answers.k_anonymous}
 
 
-def _sent(place: Place) -> tuple[str, str]:
+def _sent(pair: TypeAndId) -> tuple[str, str]:
     """The type and the set id in the encoding of the API."""
-    return place[0], encoded(place[1])
+    return pair[0], encoded(pair[1])
 
 
 def _twins(name: str) -> tuple[str, str]:

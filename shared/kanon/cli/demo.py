@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from kanon.demo.logs import JoinLog
+    from kanon.demo.logs import DemoLog
     from kanon.demo.machine import Machine
     from kanon.demo.replay import Result
     from kanon.gate.mechanism.parameters import Parameters
@@ -121,7 +121,7 @@ def demo(
 
 def _log(
     log: Path | None, first: datetime | None, last: datetime | None, columns: str, seed: int, reading: "LogReading"
-) -> "JoinLog":
+) -> "DemoLog":
     from kanon.demo.logs import generated_log, read_log
     from kanon.simulate.run import check_span
 
@@ -134,12 +134,12 @@ def _log(
     return read
 
 
-def _steps(log: "JoinLog") -> range:
+def _steps(log: "DemoLog") -> range:
     """The steps from the first join to the last one."""
     return range(log.start // PERIOD, int(log.joins[-1].time // PERIOD) + 1)
 
 
-def _check_values(log: "JoinLog") -> None:
+def _check_values(log: "DemoLog") -> None:
     """End the command if a set of the log is no value of a listed type."""
     from kanon.client.answers import value_field
 
@@ -159,7 +159,7 @@ def _of_list(picture: Path) -> Path:
 
 
 def _demo(
-    service: "Machine", types: "Mapping[str, Type]", log: "JoinLog", picture: Path, outputs: OutputFiles, began: float
+    service: "Machine", types: "Mapping[str, Type]", log: "DemoLog", picture: Path, outputs: OutputFiles, began: float
 ) -> None:
     """Replay the log. Show the table, the pictures and the next commands."""
     from kanon.demo.listed_picture import ListHistory
@@ -206,7 +206,7 @@ def _described(type_: "Type") -> str:
     return f"{type_.name} with k = {p.k} and a window of {p.window:,} steps"
 
 
-def _estimate(log: "JoinLog", steps: int, types: int) -> float:
+def _estimate(log: "DemoLog", steps: int, types: int) -> float:
     """Seconds that a demo of this log takes, roughly."""
     evaluations = len({(join.set, join.time // PERIOD) for join in log.joins})
     return STARTING + A_STEP * steps + types * (A_JOIN * len(log.joins) + AN_EVALUATION * evaluations)

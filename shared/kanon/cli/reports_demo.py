@@ -17,7 +17,7 @@ from kanon.cli.screen import progress, working
 from kanon.reports.job import PrivacyParameters, decimal, written
 
 if TYPE_CHECKING:
-    from kanon.demo.logs import JoinLog
+    from kanon.demo.logs import DemoLog
     from kanon.demo.released_log import ReleasedLog
     from kanon.demo.reported_log import ReportedLog
     from kanon.joinlog import LogReading
@@ -114,7 +114,7 @@ def both_parameters(epsilon: str) -> tuple[PrivacyParameters, ...]:
     return PrivacyParameters("declared", each), PrivacyParameters("discover", each, decimal(DELTA, "--delta"))
 
 
-def log_of(path: Path | None, reading: "LogReading") -> "JoinLog":
+def log_of(path: Path | None, reading: "LogReading") -> "DemoLog":
     """The log of a file, or a generated one. If the log cannot be read, the command ends with one line."""
     from kanon.demo.logs import generated_log, read_log
 

@@ -28,8 +28,8 @@ from kanon.errors import KanonError
 from kanon.reports.job import PrivacyParameters, written
 
 if TYPE_CHECKING:
-    from kanon.demo.budgets import Budgets
-    from kanon.demo.logs import JoinLog
+    from kanon.demo.budgets import BudgetsAfterJobs
+    from kanon.demo.logs import DemoLog
     from kanon.demo.reported_log import ReportedLog
     from kanon.operate.stacks import RunningStack
     from kanon.reports.avro import Report
@@ -155,7 +155,7 @@ def demo_service(
     typer.echo(f"Picture: {picture}")
 
 
-def recent(log: "JoinLog", window: int, now: float, most: int = MOST) -> "ReportedLog":
+def recent(log: "DemoLog", window: int, now: float, most: int = MOST) -> "ReportedLog":
     """Joins of the log's last days, chosen evenly and moved by whole windows: the last window ends before ``now``."""
     from kanon.demo.reported_log import ReportedLog
 
@@ -167,7 +167,7 @@ def recent(log: "JoinLog", window: int, now: float, most: int = MOST) -> "Report
     return ReportedLog(replace(log, joins=[join._replace(time=join.time + moved) for join in taken]), window)
 
 
-def run(service: RunningService, reported: "ReportedLog") -> "Budgets":
+def run(service: RunningService, reported: "ReportedLog") -> "BudgetsAfterJobs":
     """Send the reports of a recent log, run three jobs, and compare every number with the log.
 
     The result is what the units have lost, as the service says it.
@@ -176,7 +176,7 @@ def run(service: RunningService, reported: "ReportedLog") -> "Budgets":
         AssertionError: a check failed.
         DemoError: the service did not answer in time.
     """
-    from kanon.demo.budgets import Budgets
+    from kanon.demo.budgets import BudgetsAfterJobs
     from kanon.demo.reported_log import VALUE
 
     declared, discover = both_parameters(EPSILON)
@@ -206,7 +206,7 @@ def run(service: RunningService, reported: "ReportedLog") -> "Budgets":
         f"Spent is released: in {len(hours_of(newer)):,} of {len(expected):,} hours, epsilon {written(left[0])} and"
         f" delta {written(left[1])} are left; in the others epsilon {written(older_left[0])}, and all of delta."
     )
-    return Budgets(answers, reported.window, refused["job_request_id"], too_much.epsilon)
+    return BudgetsAfterJobs(answers, reported.window, refused["job_request_id"], too_much.epsilon)
 
 
 def newer_half(reported: "ReportedLog") -> "ReportedLog":

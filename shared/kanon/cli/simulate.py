@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from kanon.gate.types import Type
     from kanon.simulate.part import PartKeys
-    from kanon.simulate.run import Log, Simulation
+    from kanon.simulate.run import GatheredLog, Simulation
     from kanon.simulate.table import Judged
 
 MOST_TYPES = 24
@@ -109,7 +109,7 @@ def simulate(
         typer.echo(f"Report: {html}")
 
 
-def _decide(log: "Log", types: "Sequence[Type]", keys: "PartKeys") -> "Simulation":
+def _decide(log: "GatheredLog", types: "Sequence[Type]", keys: "PartKeys") -> "Simulation":
     from kanon.simulate.run import decide
 
     if len(log.parts) == 1:

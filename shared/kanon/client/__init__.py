@@ -4,7 +4,7 @@
 ``kanon.client.relaying`` what calls through a relay.
 """
 
-from kanon.client.answers import Answers, Join, ListedValue, Place, Released, Status
+from kanon.client.answers import Answers, Join, ListedValue, Released, SetOfType, Status
 from kanon.client.auth import Auth, Bearer, Headers
 from kanon.client.background import OTHER, Background
 from kanon.client.calls import HASHES_A_CALL, HASHES_A_SIGNED_CALL, JOINS_A_CALL
@@ -42,10 +42,10 @@ __all__ = [
     "ListedValue",
     "NoAnswerError",
     "PartlyRefusedError",
-    "Place",
     "RefusedError",
     "Released",
     "SetId",
+    "SetOfType",
     "Status",
     "Transport",
     "UnexpectedAnswerError",

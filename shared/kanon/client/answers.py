@@ -31,7 +31,7 @@ class Join(NamedTuple):
     client: str | int | None
 
 
-class Place(NamedTuple):
+class SetOfType(NamedTuple):
     """A set of a type. ``set`` in base64url."""
 
     type: str
@@ -59,7 +59,7 @@ class Answers:
     before the first evaluation, or if no set was queried.
     """
 
-    k_anonymous: frozenset[Place]
+    k_anonymous: frozenset[SetOfType]
     step: int | None
 
 
@@ -183,7 +183,7 @@ def read_batch(call: Request, reply: Reply, sent: int) -> list[RefusedError | No
         return [None if error is None else _refused(call, reply, error) for error in errors]
 
 
-def read_query(call: Request, reply: Reply, asked: Mapping[str, Collection[str]]) -> tuple[set[Place], int | None]:
+def read_query(call: Request, reply: Reply, asked: Mapping[str, Collection[str]]) -> tuple[set[SetOfType], int | None]:
     """The sets that are k-anonymous, and the step."""
     answer = read_object(call, reply)
     with reading(call):
@@ -191,7 +191,7 @@ def read_query(call: Request, reply: Reply, asked: Mapping[str, Collection[str]]
         entries = [only(entry, ("type", "hashes")) for entry in of(list, answer["kAnonymousSets"])]
         if {entry["type"] for entry in entries} != set(asked):
             raise ValueError("other types than those that were asked")
-        true = {Place(entry["type"], hash_) for entry in entries for hash_ in of(list, entry["hashes"])}
+        true = {SetOfType(entry["type"], hash_) for entry in entries for hash_ in of(list, entry["hashes"])}
         if any(hash_ not in asked.get(type_, ()) for type_, hash_ in true):
             raise ValueError("a set that was not asked")
         return true, _step(answer)

@@ -43,16 +43,16 @@ LATE = 1.0
 TOLD_EVERY = 60.0
 """Seconds between two reports of what was dropped: a typo in a type must not fill a log."""
 
-Reason = Literal["full", "closed", "late", "refused", "unknown type", "failed", "exit"]
+DropReason = Literal["full", "closed", "late", "refused", "unknown type", "failed", "exit"]
 """Why something was dropped: the queue was full, or closed; it could not be sent in time; the service refused it; it
 has no such type; the client refused it, or an auth function raised; the queue was closed while it waited, as at the end
 of the program."""
-Dropped = Callable[[Reason, int], None]
+Dropped = Callable[[DropReason, int], None]
 
 _LOG = logging.getLogger("kanon.client")
 
 
-def log_dropped(reason: Reason, count: int) -> None:
+def log_dropped(reason: DropReason, count: int) -> None:
     """Write a warning that names no value."""
     _LOG.warning("%d dropped: %s", count, reason)
 
@@ -122,7 +122,7 @@ class Background:
         if capacity < 1 or not (keep >= 0 and at_exit >= 0 and self._spread >= 0):
             raise ValueError("capacity must be at least 1; keep, at_exit and spread are seconds: give 0 or more")
         self.client = client
-        self.dropped: Counter[Reason] = Counter()
+        self.dropped: Counter[DropReason] = Counter()
         """How many were dropped, by reason."""
         self._capacity, self._keep, self._report, self._at_exit = capacity, keep, dropped, at_exit
         self.begin()
@@ -135,7 +135,7 @@ class Background:
         self._asked: set[tuple[str, SetId]] = set()
         self._thread: threading.Thread | None = None
         self._closed, self._told = False, float("-inf")
-        self._untold: Counter[Reason] = Counter()
+        self._untold: Counter[DropReason] = Counter()
         self.dropped.clear()
 
     def __enter__(self) -> Background:
@@ -378,7 +378,7 @@ class Background:
         assert item.sealed is not None
         self.client.send(item.sealed)
 
-    def _drop(self, reason: Reason, count: int) -> None:
+    def _drop(self, reason: DropReason, count: int) -> None:
         if count:
             with self._changed:
                 self.dropped[reason] += count

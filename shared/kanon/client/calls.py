@@ -330,7 +330,7 @@ class Calls:
 
     def query(self, path: str, name: str, sets: Iterable[tuple[str, str]], at_once: int) -> Steps[Answers]:
         """Which of these sets, given as (type, set), are k-anonymous."""
-        true: set[answers.Place] = set()
+        true: set[answers.SetOfType] = set()
         steps: list[int | None] = []
         for some in _groups(sets, at_once):
             by_type: dict[str, list[str]] = defaultdict(list)

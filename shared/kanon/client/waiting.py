@@ -16,7 +16,7 @@ LONGEST = 30.0
 CLOCK_MARGIN = 60
 """A join names the step of so many seconds ago: the service takes it for 120 s more, so clocks may differ a minute."""
 
-Headers = Iterable[tuple[str, str]]
+HeaderFields = Iterable[tuple[str, str]]
 _SYSTEM = SystemRandom()
 
 
@@ -60,19 +60,19 @@ def kept(max_age: int, age: int, spread: float, random: float) -> float:
     return max(0, max_age - age) + random * spread
 
 
-def retry_after(headers: Headers) -> int | None:
+def retry_after(headers: HeaderFields) -> int | None:
     """The seconds of ``Retry-After``; None without it, and for its form with a date."""
     text = header(headers, "retry-after")
     return int(text) if text.isdecimal() else None
 
 
-def ages(headers: Headers) -> tuple[int, int] | None:
+def ages(headers: HeaderFields) -> tuple[int, int] | None:
     """``max-age`` of ``Cache-Control`` and ``Age``, in seconds; None if the answer may not be kept."""
     found = re.search(r"\bmax-age=(\d+)", header(headers, "cache-control"))
     age = header(headers, "age")
     return (int(found[1]), int(age) if age.isdecimal() else 0) if found else None
 
 
-def header(headers: Headers, name: str) -> str:
+def header(headers: HeaderFields, name: str) -> str:
     """The first header of a name in lower case, or an empty text."""
     return next((value.strip() for key, value in headers if key.lower() == name), "")

@@ -51,7 +51,7 @@ MOST_JOINS_HELD = (BUFFER_BYTES + TEMPORARY_MB * 10**6) // JOIN.itemsize
 
 
 @dataclass(frozen=True)
-class Work:
+class StepTime:
     """The time of a slot's step.
 
     Attributes:
@@ -189,21 +189,21 @@ class SlotStep:
         return max(crossings / CROSSINGS_A_CALL, min(crossings, self.ranges))
 
     @cached_property
-    def work(self) -> Work:
+    def time(self) -> StepTime:
         """How long the busiest slot takes."""
-        return self._work(self.busiest)
+        return self._time(self.busiest)
 
     @property
     def seconds(self) -> float:
         """Seconds of all workers of a slot; infinite if they do not finish."""
-        return self._work(self.joins).seconds
+        return self._time(self.joins).seconds
 
-    def _work(self, joins: float) -> Work:
+    def _time(self, joins: float) -> StepTime:
         ranges, reading = max(1, math.ceil(self.ranges)), self._reading(joins)
         if reading <= READING_SECONDS:
-            return Work(0.0, reading, ranges, self._deciding / ranges)
+            return StepTime(0.0, reading, ranges, self._deciding / ranges)
         getting = joins * JOIN.itemsize * self.measured["object_byte_ns"] / 1e9
-        return Work(reading + getting, getting, ranges, self._deciding / ranges)
+        return StepTime(reading + getting, getting, ranges, self._deciding / ranges)
 
     def _reading(self, joins: float) -> float:
         """Seconds in which the joins of a step are read: pages in parallel, and no faster than the table may serve."""

@@ -58,7 +58,7 @@ def usage(workload: Workload, measured: Mapping[str, float]) -> Usage:
     w, m, step = workload, measured, SlotStep(workload, measured)
     joins, queries = w.join_requests * SECONDS, w.queries * SECONDS
     slot_steps = w.slots * w.steps
-    workers = step.work.workers or 1
+    workers = step.time.workers or 1
     calls = 2 * slot_steps * workers  # repeated deliveries of a message are rare and not counted
     requests = joins + queries + slot_steps * workers + w.steps
     asked = querying(w, m)

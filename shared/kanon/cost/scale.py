@@ -64,7 +64,7 @@ def needs(workload: Workload, measured: Mapping[str, float]) -> Needs:
     slots = least_slots(workload, measured)
     step = SlotStep(workload, measured)
     of_all = workload.slots * step.seconds
-    workers = max(1, math.ceil(of_all / in_time(workload))) if step.work.workers else 1
+    workers = max(1, math.ceil(of_all / in_time(workload))) if step.time.workers else 1
     log_units = workload.joins * workload.logged.units
     of_a_slot = PARTITION_UNITS * workload.partitions
     at_once = request_gb_seconds(workload, measured) * 1024 / REQUEST_MB + workers
@@ -79,11 +79,11 @@ def needs(workload: Workload, measured: Mapping[str, float]) -> Needs:
         (evaluation_read_units(workload) / in_time(workload), MOST_READ_UNITS,
          "StepLog serves {:,.0f} read units/s until the tick, MaxReadUnits is {:,} by default"),
         (crossings, TABLE_UNITS, "Statuses takes {:,.0f} units/s until the tick, the default quota is {:,}"),
-        (0 if math.isinf(step.work.seconds) else step.work.seconds, in_time(workload),
+        (0 if math.isinf(step.time.seconds) else step.time.seconds, in_time(workload),
          "a slot takes {:,.0f} s for a step, its tick is {:,} s after the start"),
     )  # fmt: skip
     beyond = tuple(text.format(needed, most) for needed, most, text in limits if needed > most)
-    return Needs(slots, workers, step.work.workers, step.work.seconds, beyond)
+    return Needs(slots, workers, step.time.workers, step.time.seconds, beyond)
 
 
 def in_time(workload: Workload) -> int:
@@ -98,7 +98,7 @@ def least_slots(workload: Workload, measured: Mapping[str, float]) -> int | None
         load = replace(workload, slots=slots)
         step = SlotStep(load, measured)
         written = load.joins * load.logged.units / slots <= PARTITION_UNITS * load.partitions
-        return written and step.fits and step.work.seconds <= in_time(load)
+        return written and step.fits and step.time.seconds <= in_time(load)
 
     return next(filter(enough, SLOTS), None)
 
@@ -125,13 +125,13 @@ def _unfinished(workload: Workload, measured: Mapping[str, float]) -> str | None
     step, period = SlotStep(workload, measured), workload.parameters.period
     if not step.fits:
         return f"its busiest slot gets {step.busiest:,.0f} joins, a worker holds {MOST_JOINS_HELD:,}"
-    if step.work.workers is None:
+    if step.time.workers is None:
         return (
-            f"a worker needs {step.work.again + step.work.range:,.0f} s for a range of a slot, which leaves too little"
+            f"a worker needs {step.time.again + step.time.range:,.0f} s for a range of a slot, which leaves too little"
             f" of the {EVALUATE_SECONDS} s that it has"
         )
-    if step.work.seconds > period:
-        return f"a slot takes {step.work.seconds:,.0f} s for a step of {period:,} s"
+    if step.time.seconds > period:
+        return f"a slot takes {step.time.seconds:,.0f} s for a step of {period:,} s"
     return None
 
 

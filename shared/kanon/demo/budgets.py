@@ -13,7 +13,7 @@ COLOURS = (BLUE, YELLOW, GREEN, PINK, SKY)
 
 
 @dataclass(frozen=True)
-class Budgets:
+class BudgetsAfterJobs:
     """What the service says of the budgets after some jobs, and the job that it refused.
 
     Attributes:
@@ -44,12 +44,12 @@ class Budgets:
         return {job: found[job] for job in sorted(found, key=lambda job: (-len(found[job]), job))}
 
 
-def draw(budgets: Budgets) -> bytes:
+def draw(budgets: BudgetsAfterJobs) -> bytes:
     """The picture as PNG."""
     return saved(figure_of(budgets))
 
 
-def figure_of(budgets: Budgets) -> Any:
+def figure_of(budgets: BudgetsAfterJobs) -> Any:
     """A bar for each unit, of what each job took; above it, pale, what the refused job asked for."""
     figure, axes = panels(1, 1, (11, 4.6))
     panel, top = axes[0, 0], defaultdict[datetime, Fraction](Fraction)

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 from kanon.pictures import TEXT
 
-Point = tuple[float, float]
+Coordinates = tuple[float, float]
 HEAD = 6
 """The length of the head of an arrow."""
 DAY = 86_400
@@ -21,19 +21,19 @@ class Drawing:
         self._root = ET.Element("svg", {"xmlns": "http://www.w3.org/2000/svg", **size, "font-family": "sans-serif"})
         self.rectangle((0, 0), (width, height), "white")
 
-    def rectangle(self, corner: Point, opposite: Point, colour: str, *, opacity: float = 1) -> None:
+    def rectangle(self, corner: Coordinates, opposite: Coordinates, colour: str, *, opacity: float = 1) -> None:
         """A filled rectangle between two corners."""
         (left, upper), (right, lower) = corner, opposite
         place = {"x": left, "y": upper, "width": right - left, "height": lower - upper}
         self._add("rect", place, fill=colour, **({"opacity": str(opacity)} if opacity < 1 else {}))
 
-    def line(self, points: Sequence[Point], colour: str, width: float, *, dashed: bool = False) -> None:
+    def line(self, points: Sequence[Coordinates], colour: str, width: float, *, dashed: bool = False) -> None:
         """A line through points."""
         path = " ".join(f"{_number(x)},{_number(y)}" for x, y in points)
         dash = {"stroke-dasharray": "6 4"} if dashed else {}
         self._add("polyline", {"stroke-width": width}, points=path, fill="none", stroke=colour, **dash)
 
-    def head(self, begin: Point, end: Point, colour: str) -> None:
+    def head(self, begin: Coordinates, end: Coordinates, colour: str) -> None:
         """The head of an arrow at the end of a line."""
         angle = math.atan2(end[1] - begin[1], end[0] - begin[0])
         sides = [angle + math.pi - 0.5, angle + math.pi + 0.5]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kanon.joinlog import STANDARD_INPUT, Columns, Join, LogError, LogReading, read_joins
+from kanon.joinlog import STANDARD_INPUT, Columns, LogError, LoggedJoin, LogReading, read_joins
 
 HOUR = 3600
 DAY = 24 * HOUR
@@ -17,14 +17,14 @@ GENERATED_FROM = 1_767_225_600
 
 
 @dataclass(frozen=True)
-class JoinLog:
+class DemoLog:
     """Joins in the order of their time, from ``start`` (unix seconds, at a full hour) on."""
 
     title: str
     start: int
-    joins: list[Join]
+    joins: list[LoggedJoin]
 
-    def by_step(self, period: int) -> Iterator[tuple[int, list[Join]]]:
+    def by_step(self, period: int) -> Iterator[tuple[int, list[LoggedJoin]]]:
         """Every step from the first to the last join, with its joins; also steps without joins."""
         expected = self.start // period
         for step, joins in groupby(self.joins, key=lambda join: int(join.time // period)):
@@ -39,7 +39,7 @@ def read_log(
     last: datetime | None,
     columns: Columns = Columns(),  # noqa: B008, a constant
     reading: LogReading | None = None,
-) -> JoinLog:
+) -> DemoLog:
     """The joins of a log within two dates, in the order of time. Only these joins are held in memory.
 
     Args:
@@ -60,10 +60,10 @@ def read_log(
         raise LogError(f"{title} holds no join: check the file")
     if not joins:
         raise LogError(f"{title} holds no join within these dates: change --from or --to (FROM and TO of make demo)")
-    return JoinLog(title, int(joins[0].time // HOUR * HOUR), joins)
+    return DemoLog(title, int(joins[0].time // HOUR * HOUR), joins)
 
 
-def generated_log(seed: int, days: int = 45, joins: int = 52_000, sets: int = 400) -> JoinLog:
+def generated_log(seed: int, days: int = 45, joins: int = 52_000, sets: int = 400) -> DemoLog:
     """A log with heavy-tailed popularity, sets that grow and fade, and clients that come back.
 
     Set number r gets joins in proportion to ``r ** -1.1``; its activity rises and falls around a
@@ -73,17 +73,17 @@ def generated_log(seed: int, days: int = 45, joins: int = 52_000, sets: int = 40
     random = np.random.default_rng(seed)
     popularity = np.arange(1, sets + 1) ** -1.1
     counts = np.maximum(1, np.round(joins * popularity / popularity.sum())).astype(int)
-    found: list[Join] = []
+    found: list[LoggedJoin] = []
     for number, count in enumerate(counts, start=1):
         peak, width = random.uniform(0, days), random.uniform(2, days / 3)
         moments = _moments(random, count, peak, width, days)
         audience = max(3, int(count * random.uniform(0.5, 1.2)))
         clients = (audience * random.power(1.6, size=count)).astype(int)
         found += [
-            Join(GENERATED_FROM + float(moment), f"set-{number:03}", f"{number}-{client}")
+            LoggedJoin(GENERATED_FROM + float(moment), f"set-{number:03}", f"{number}-{client}")
             for moment, client in zip(moments, clients, strict=True)
         ]
-    return JoinLog(f"generated log, seed {seed}", GENERATED_FROM, sorted(found))
+    return DemoLog(f"generated log, seed {seed}", GENERATED_FROM, sorted(found))
 
 
 def _moments(random: np.random.Generator, count: int, peak: float, width: float, days: int) -> np.ndarray:

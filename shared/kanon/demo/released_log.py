@@ -19,7 +19,7 @@ from kanon.gate.types import Type, read_types
 from kanon.joinlog.numbered import Texts
 from kanon.noise.bound import Bound
 from kanon.reports.job import DELTA_STEPS, PrivacyParameters, with_gate
-from kanon.simulate.part import LogPart, Names, PartKeys, noisy_crossings
+from kanon.simulate.part import KeysAndTokens, LogPart, PartKeys, noisy_crossings
 from kanon.simulate.presence import runs_of
 
 PERIOD = 3600
@@ -92,8 +92,8 @@ class ReleasedLog:
         sets = _texts([name for _, name, _ in self.joins])
         clients = _texts([client for _, _, client in self.joins])
         part, keys = LogPart.of(steps, sets, clients), PartKeys.from_seed(self.seed)
-        names, runs = Names(part, self.type_.name, keys), runs_of(part.joins, self.type_.parameters.window)
-        crossings = noisy_crossings(part, names, self.type_, keys, runs, self.last + 1)
+        keyed, runs = KeysAndTokens(part, self.type_.name, keys), runs_of(part.joins, self.type_.parameters.window)
+        crossings = noisy_crossings(part, keyed, self.type_, keys, runs, self.last + 1)
         true = crossings.sets[(crossings.begins <= self.last) & (self.last < crossings.ends)]
         return np.array(sorted({key_of(part.sets[number].decode()) for number in true.tolist()}), "S16")
 

@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kanon.client import Client, value_id
-from kanon.client import Join as Sent
-from kanon.demo.logs import JoinLog
+from kanon.client import Client, Join, value_id
+from kanon.demo.logs import DemoLog
 from kanon.errors import Error
-from kanon.joinlog import Join
+from kanon.joinlog import LoggedJoin
 
 
 class ReplayedService(Protocol):
@@ -33,10 +32,10 @@ class ExactCounts:
     def __init__(self, window: int) -> None:
         self._window = window
         self._last: dict[str, dict[str, int]] = defaultdict(dict)  # set: client: last step
-        self._leaving: dict[int, list[Join]] = defaultdict(list)  # joins by the step at which they leave
+        self._leaving: dict[int, list[LoggedJoin]] = defaultdict(list)  # joins by the step at which they leave
         self.counts: Counter[str] = Counter()
 
-    def step(self, step: int, joins: Iterable[Join]) -> None:
+    def step(self, step: int, joins: Iterable[LoggedJoin]) -> None:
         """Add the joins of a step and remove those of ``step - window``."""
         for join in joins:
             clients = self._last[join.set]
@@ -108,7 +107,7 @@ class ReplayError(Error, RuntimeError):
 
 
 def replay(
-    service: ReplayedService, log: JoinLog, names: Sequence[str], watch: Callable[[Mapping[str, Result]], None]
+    service: ReplayedService, log: DemoLog, names: Sequence[str], watch: Callable[[Mapping[str, Result]], None]
 ) -> dict[str, Result]:
     """Replay the log on a service whose time is the start of the log, and return the results by type.
 
@@ -132,7 +131,7 @@ def replay(
             service.advance_to(step * period + delay)
             if step > log.start // period:
                 _note(client, results, step - 1, exact)
-            client.join_many(Sent(name, join.set, join.client) for join in joins for name in names)
+            client.join_many(Join(name, join.set, join.client) for join in joins for name in names)
             for name in names:
                 exact[name].step(step, joins)
                 results[name].joins += len(joins)

@@ -15,7 +15,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from kanon.demo.logs import JoinLog
+from kanon.demo.logs import DemoLog
 from kanon.noise.exact import exp_bounds
 from kanon.pictures import BLUE, GREEN, PINK, TEXT, YELLOW, panels, saved
 from kanon.reports import avro
@@ -52,7 +52,7 @@ class ReportedLog:
         released: the keys that the gate has released, sorted, for the mode kanon.
     """
 
-    log: JoinLog
+    log: DemoLog
     window: int
     released: NDArray[np.bytes_] = field(default_factory=lambda: np.empty(0, "S16"))
 

@@ -4,6 +4,6 @@
 as fast; it needs pyarrow. A row that cannot be read is an error, or is left out alone and counted.
 """
 
-from kanon.joinlog.rows import STANDARD_INPUT, Columns, Join, LogError, LogReading, read_joins
+from kanon.joinlog.rows import STANDARD_INPUT, Columns, LogError, LoggedJoin, LogReading, read_joins
 
-__all__ = ["STANDARD_INPUT", "Columns", "Join", "LogError", "LogReading", "read_joins"]
+__all__ = ["STANDARD_INPUT", "Columns", "LogError", "LogReading", "LoggedJoin", "read_joins"]

@@ -32,7 +32,7 @@ from kanon.joinlog.rows import (
     LogError,
     LogLayout,
     LogReading,
-    Row,
+    LogRow,
     Where,
     array_items,
     form_of,
@@ -45,7 +45,7 @@ from kanon.joinlog.rows import (
     plain_rows,
     row_of,
 )
-from kanon.joinlog.wanted import Value, Wanted
+from kanon.joinlog.wanted import CellValue, Wanted
 
 BLOCK_BYTES = LONGEST_LINE // 2
 _ROWS = 1 << 16
@@ -177,7 +177,7 @@ def check_block(block: bytes, layout: LogLayout, wanted: Wanted) -> Checked:
     number = int(np.count_nonzero(np.frombuffer(block, np.uint8) == ord("\n"))) + (not block.endswith(b"\n"))
     cells, places = _cells(block, number, layout, wanted)
 
-    def rows(left: NDArray[np.int64]) -> list[Row | Fault | None]:
+    def rows(left: NDArray[np.int64]) -> list[LogRow | Fault | None]:
         lines = _lines(block) if left.size else []
         return [row_of(lines[i], layout) if lines[i] else None for i in left]
 
@@ -199,7 +199,7 @@ def check_array(content: bytes, wanted: Wanted) -> Checked:
         return check_rows([Fault("", NOT_ARRAY)], wanted)
 
 
-def check_rows(rows: Sequence[Row | Fault | None], wanted: Wanted) -> Checked:
+def check_rows(rows: Sequence[LogRow | Fault | None], wanted: Wanted) -> Checked:
     """Read rows that are parsed; None is a blank line."""
     names = wanted.names
     found = [(i, row) for i, row in enumerate(rows) if isinstance(row, dict)]
@@ -215,7 +215,7 @@ def check_rows(rows: Sequence[Row | Fault | None], wanted: Wanted) -> Checked:
 def _settled(
     cells: Mapping[str, Any],
     places: NDArray[np.int64],
-    rows: Callable[[NDArray[np.int64]], Sequence[Row | Fault | None]],
+    rows: Callable[[NDArray[np.int64]], Sequence[LogRow | Fault | None]],
     number: int,
     wanted: Wanted,
 ) -> Checked:
@@ -230,9 +230,9 @@ def _settled(
     return Checked(both, faults, number, number - len(slow) + rest.rows)
 
 
-def _by_definition(rows: Sequence[Row | Fault | None], wanted: Wanted) -> Checked:
+def _by_definition(rows: Sequence[LogRow | Fault | None], wanted: Wanted) -> Checked:
     """Read rows one by one."""
-    found: list[tuple[Value, ...]] = []
+    found: list[tuple[CellValue, ...]] = []
     faults: list[tuple[int, Fault]] = []
     for i, row in enumerate(rows):
         values = None if row is None else judged(row, wanted)
@@ -241,7 +241,7 @@ def _by_definition(rows: Sequence[Row | Fault | None], wanted: Wanted) -> Checke
         elif values is not None:
             found.append(values)
     fields = schema(wanted)
-    columns: Iterable[Sequence[Value]] = zip(*found, strict=True) if found else [[]] * len(fields)
+    columns: Iterable[Sequence[CellValue]] = zip(*found, strict=True) if found else [[]] * len(fields)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
     blank = sum(row is None for row in rows)
     return Checked(pa.Table.from_arrays(arrays, schema=fields), faults, len(rows), len(rows) - blank)

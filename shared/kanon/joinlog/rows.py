@@ -27,7 +27,7 @@ from kanon.errors import Error
 from kanon.joinlog.unpacked import Unpacked
 from kanon.joinlog.values import DAY, DECIMALS, MICRO, NOT_PLAIN, NOT_UTF8, SPACES, Dates, Unreadable, moment, number
 from kanon.joinlog.values import text as text_of
-from kanon.joinlog.wanted import Column, Kind, Value, Wanted
+from kanon.joinlog.wanted import CellValue, Column, Kind, Wanted
 
 STANDARD_INPUT = "-"
 LONGEST_LINE = 1 << 20
@@ -62,7 +62,7 @@ class LogError(Error, ValueError):
     """A log cannot be read; the message names the file and the line and says what to change. It holds no value."""
 
 
-class Join(NamedTuple):
+class LoggedJoin(NamedTuple):
     """One line of a join log. ``time`` in Unix seconds."""
 
     time: float
@@ -123,7 +123,7 @@ def read_joins(
     path: Path | str,
     columns: Columns = Columns(),  # noqa: B008, a constant
     reading: LogReading | None = None,
-) -> Iterator[Join]:
+) -> Iterator[LoggedJoin]:
     """Yield the joins of a log in the order of its lines.
 
     Args:
@@ -145,7 +145,7 @@ def read_joins(
                 reading.add(found, where)
             elif found is not None:
                 time, set_, client = cast(tuple[int, str, str], found)
-                yield Join(time / MICRO, set_, client)
+                yield LoggedJoin(time / MICRO, set_, client)
 
 
 def joins_wanted(columns: Columns, reading: LogReading) -> Wanted:
@@ -156,11 +156,11 @@ def joins_wanted(columns: Columns, reading: LogReading) -> Wanted:
     return Wanted(tuple(map(Column, columns, kinds)), dates=reading.dates)
 
 
-Row = Mapping[str, Any]
+LogRow = Mapping[str, Any]
 """The cells of a row by column: texts, or what JSON holds."""
 
 
-def _rows(file: io.BufferedReader, wanted: Wanted, where: Where) -> Iterator[Row | Fault]:
+def _rows(file: io.BufferedReader, wanted: Wanted, where: Where) -> Iterator[LogRow | Fault]:
     form = form_of(file, where)
     if form == "parquet":
         with parquet_file(file, wanted.names, where) as table:
@@ -331,7 +331,7 @@ def lines_of(file: io.BufferedReader[Any], where: Where) -> Iterator[bytes]:
         yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def row_of(line: bytes, layout: LogLayout) -> Row | Fault:
+def row_of(line: bytes, layout: LogLayout) -> LogRow | Fault:
     """The cells of a physical line."""
     try:
         if len(line) > LONGEST_LINE:
@@ -496,7 +496,7 @@ class _CellError(Exception):
     """A cell of a row cannot be read; holds a ``Fault``."""
 
 
-def judged(row: Row | Fault, wanted: Wanted) -> tuple[Value, ...] | Fault | None:
+def judged(row: LogRow | Fault, wanted: Wanted) -> tuple[CellValue, ...] | Fault | None:
     """The values of a row, or why it cannot be read; None if it is not used."""
     if isinstance(row, Fault):
         return row
@@ -510,12 +510,12 @@ def judged(row: Row | Fault, wanted: Wanted) -> tuple[Value, ...] | Fault | None
         return cast(Fault, error.args[0])
 
 
-def _lies_within(row: Row, wanted: Wanted) -> bool:
+def _lies_within(row: LogRow, wanted: Wanted) -> bool:
     day = cast(int, _value(row, Column(wanted.time, "day"), wanted))
     return any(start <= day < end for start, end in wanted.days or ())
 
 
-def _value(row: Row, column: Column, wanted: Wanted) -> Value:
+def _value(row: LogRow, column: Column, wanted: Wanted) -> CellValue:
     cell = _cell(row, column.name)
     try:
         if column.kind == "number":
@@ -529,7 +529,7 @@ def _value(row: Row, column: Column, wanted: Wanted) -> Value:
         raise _CellError(Fault(column.name, str(error))) from None
 
 
-def _cell(row: Row, name: str) -> str:
+def _cell(row: LogRow, name: str) -> str:
     """The text of a cell; empty if it is missing."""
     cell = row.get(name)
     if cell is None:

@@ -7,7 +7,7 @@ from kanon.joinlog.values import Dates
 
 Kind = Literal["text", "optional", "number", "time", "day"]
 """``text`` may not be empty, ``optional`` may. A ``number`` is ``value * 10**scale``, a ``time`` microseconds."""
-Value = str | int | None
+CellValue = str | int | None
 
 
 class Column(NamedTuple):

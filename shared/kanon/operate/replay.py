@@ -41,7 +41,7 @@ from kanon.operate.changes import (
 )
 from kanon.operate.generation import situation
 from kanon.operate.stacks import RunningStack
-from kanon.operate.states import Crossings, has, keys_of_place, pieces_of
+from kanon.operate.states import CrossingsOfSets, has, keys_of_place, pieces_of
 
 LEASE = 6 * 3600
 """Seconds for which the slots are leased: longer than other commands take."""
@@ -198,7 +198,7 @@ def _decisions(stack: RunningStack) -> Decisions:
 
 
 def _evaluate(
-    stack: RunningStack, decisions: Decisions, place: Place, base: Base, crossings: Crossings,
+    stack: RunningStack, decisions: Decisions, place: Place, base: Base, crossings: CrossingsOfSets,
     made: Mapping[Place, Again],
 ) -> Again:  # fmt: skip
     """Evaluate the steps of a slot up to its mark, and the one that a worker has begun, and compare."""
@@ -241,7 +241,7 @@ def _evaluate(
     return Again(listed, progress, name or parts.put_list(PartList(base.mark, listed), run))
 
 
-def _is_same(decided: Mapping[bytes, list[int]], released: Crossings, base: Base, end: int) -> bool:
+def _is_same(decided: Mapping[bytes, list[int]], released: CrossingsOfSets, base: Base, end: int) -> bool:
     """Whether every crossing in Statuses since the base was decided again, and no other one up to the mark.
 
     Statuses have the last two crossings of a set. A worker that died in the step after the mark may not have written

@@ -24,7 +24,7 @@ from kanon.gate.storage.protocols import Piece, Status
 from kanon.operate.changes import ChangeRefusedError
 from kanon.operate.stacks import RunningStack
 
-Crossings = Mapping[bytes, tuple[int, ...]]
+CrossingsOfSets = Mapping[bytes, tuple[int, ...]]
 """The crossings in Statuses, by set key."""
 
 
@@ -54,7 +54,7 @@ def pieces_of(stack: RunningStack, place: Place, row: SlotRow) -> tuple[Piece, .
 
 
 def put_states(
-    stack: RunningStack, place: Place, row: SlotRow, step: int, pieces: Sequence[Piece], crossings: Crossings,
+    stack: RunningStack, place: Place, row: SlotRow, step: int, pieces: Sequence[Piece], crossings: CrossingsOfSets,
     *, empty: bool = False,
 ) -> None:  # fmt: skip
     """Put parts with the crossings of Statuses in the place of all states of a slot, as those after ``step``.
@@ -87,7 +87,7 @@ def put_states(
     stack.control.restate(place, row.run, step, [name])
 
 
-def with_crossings(part: Part, crossings: Crossings, memory: int) -> Part:
+def with_crossings(part: Part, crossings: CrossingsOfSets, memory: int) -> Part:
     """The part with these crossings too; ``memory``: for so many steps a crossing is needed.
 
     A set that is not in the part has no members there, and its next join brings its type.
@@ -105,7 +105,7 @@ def with_crossings(part: Part, crossings: Crossings, memory: int) -> Part:
     return replace(part, crossings=all_crossings, ends=ends)
 
 
-def newest_crossing(crossings: Crossings) -> int:
+def newest_crossing(crossings: CrossingsOfSets) -> int:
     """The last step at which a set crossed; 0 if none did."""
     return max((steps[-1] for steps in crossings.values() if steps), default=0)
 
@@ -121,7 +121,7 @@ def _part(parts: PartObjects, piece: Piece, *, empty: bool) -> Part:
         return Part.empty()
 
 
-def _unwritten(stack: RunningStack, part: Part, shown: Crossings, memory: int) -> Iterator[Status]:
+def _unwritten(stack: RunningStack, part: Part, shown: CrossingsOfSets, memory: int) -> Iterator[Status]:
     """The sets of a part whose newest crossing is not in Statuses."""
     crossed = part.rows(part.crossings[:, 1] != NEVER)
     for key, steps in zip(keys_of(crossed.keys), crossed.crossings.tolist(), strict=True):

@@ -52,7 +52,7 @@ PLANNED_TYPE = "fledge"
 """The name of a planned type in the document ``Types``. It can be changed."""
 
 
-Unit = Literal["join", "year"]
+GuaranteeUnit = Literal["join", "year"]
 """What a target protects: one join, or all joins of a client that joins one set in every window of a year."""
 HOLDS = (1, 2, 4)
 """The holds that the planner tries for the unit ``year``, windows. A longer one costs less, and old statuses stay. For
@@ -73,7 +73,7 @@ class Target:
     period: int
     epsilon: Fraction
     delta: Fraction
-    unit: Unit = "join"
+    unit: GuaranteeUnit = "join"
     restart: Literal["crossing", "grid"] = "crossing"
 
     @property

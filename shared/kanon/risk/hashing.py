@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from kanon.noise.words import length_prefixed
 from kanon.risk.errors import RiskError
 
-Hashes = NDArray[np.uint64]
+HashArray = NDArray[np.uint64]
 Registers = NDArray[np.uint8]
 KEY_BYTES = 32
 
@@ -84,11 +84,11 @@ class HashKey:
         keyed.update(length_prefixed(*(name.encode("utf-8", "surrogatepass") for name in (*values, user))))
         return keyed.digest()
 
-    def users(self, names: Iterable[bytes]) -> Hashes:
+    def users(self, names: Iterable[bytes]) -> HashArray:
         """The hash of every user."""
         return _hashes(self._keyed(b"kanon user"), names)
 
-    def values(self, values: Iterable[bytes], columns: int = 1) -> Hashes:
+    def values(self, values: Iterable[bytes], columns: int = 1) -> HashArray:
         """The hash of every value of one column, or of every combination of several (``length_prefixed``)."""
         return _hashes(self._keyed(b"kanon value %d" % columns), values)
 
@@ -96,12 +96,12 @@ class HashKey:
         return blake2b(digest_size=8, key=self.secret, person=domain)
 
 
-def public_hashes(names: Iterable[bytes]) -> Hashes:
+def public_hashes(names: Iterable[bytes]) -> HashArray:
     """Hashes without a key, as in most cardinality sketches. Anybody can compute them."""
     return _hashes(blake2b(digest_size=8), names)
 
 
-def _hashes(started: blake2b, names: Iterable[bytes]) -> Hashes:
+def _hashes(started: blake2b, names: Iterable[bytes]) -> HashArray:
     digests = []
     for name in names:
         one = started.copy()  # twice as fast as a new object
@@ -113,7 +113,7 @@ def _hashes(started: blake2b, names: Iterable[bytes]) -> Hashes:
 # --- HyperLogLog ----------------------------------------------------------------------------------
 
 
-def index_and_rank(hashes: Hashes, p: int) -> tuple[NDArray[np.int64], Registers]:
+def index_and_rank(hashes: HashArray, p: int) -> tuple[NDArray[np.int64], Registers]:
     """The register of every hash and the rank it would write there.
 
     Args:
@@ -130,7 +130,7 @@ def index_and_rank(hashes: Hashes, p: int) -> tuple[NDArray[np.int64], Registers
     return index, np.where(rest == 0, 65 - p, exponent).astype(np.uint8)
 
 
-def registers_of(hashes: Hashes, p: int) -> Registers:
+def registers_of(hashes: HashArray, p: int) -> Registers:
     """The 2^p registers after inserting all hashes; their order and repetitions do not matter."""
     registers = np.zeros(1 << p, dtype=np.uint8)
     np.maximum.at(registers, *index_and_rank(hashes, p))

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kanon.risk.errors import RiskError
-from kanon.risk.hashing import Hashes, estimate, index_and_rank
+from kanon.risk.hashing import HashArray, estimate, index_and_rank
 
 MOST_EXACT = 128
 """Users of a value that are kept exactly."""
@@ -53,10 +53,10 @@ class Sketch:
     size: int
     key_check: bytes
     total_rows: int
-    values: Hashes
+    values: HashArray
     rows: Counts
     owners: Counts
-    users: Hashes
+    users: HashArray
     dense: Counts
     registers: NDArray[np.uint8]
     columns: bytes = UNKNOWN_COLUMNS
@@ -91,10 +91,10 @@ def empty(size: int, key_check: bytes, columns: bytes = UNKNOWN_COLUMNS) -> Sket
 
 
 def from_pairs(
-    values: Hashes,
+    values: HashArray,
     rows: Counts,
     owners: Counts,
-    users: Hashes,
+    users: HashArray,
     size: int,
     key_check: bytes,
     total_rows: int,
@@ -171,7 +171,7 @@ def _normal(sketch: Sketch) -> Sketch:
     )  # fmt: skip
 
 
-def _distinct_pairs(owners: Counts, users: Hashes) -> tuple[Counts, Hashes]:
+def _distinct_pairs(owners: Counts, users: HashArray) -> tuple[Counts, HashArray]:
     order = np.lexsort((users, owners))
     owners, users = owners[order], users[order]
     new = np.ones(len(owners), bool)

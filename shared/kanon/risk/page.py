@@ -15,7 +15,7 @@ from kanon.risk.uniqueness import (
     CAVEATS,
     REACHED,
     ColumnUniqueness,
-    Point,
+    ThresholdLoss,
     costs,
     finding,
     reached,
@@ -61,7 +61,7 @@ def _section(report: ColumnUniqueness, thresholds: Sequence[int]) -> str:
     )
 
 
-def _cells(point: Point | None) -> tuple[str, str]:
+def _cells(point: ThresholdLoss | None) -> tuple[str, str]:
     if point is None:
         return "no such k", "no such k"
     return with_error(point.values, point.standard_error), with_error(point.rows, point.rows_standard_error)
@@ -126,7 +126,9 @@ def _draw(panel: "Axes", report: ColumnUniqueness) -> None:
     panel.set_title(f"{report.name}: {report.verdict}", fontsize=11, color=TEXT, loc="left")
 
 
-def _line(panel: "Axes", points: Sequence[Point], of: Literal["values", "rows"], colour: str, style: str) -> None:
+def _line(
+    panel: "Axes", points: Sequence[ThresholdLoss], of: Literal["values", "rows"], colour: str, style: str
+) -> None:
     ks = [point.k for point in points]
     shares = [getattr(point, of) for point in points]
     errors = [point.standard_error if of == "values" else point.rows_standard_error for point in points]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from kanon.joinlog import LogReading
 from kanon.risk.errors import RiskError
-from kanon.risk.hashing import Hashes, HashKey, Registers, estimate, index_and_rank, public_hashes, registers_of
+from kanon.risk.hashing import HashArray, HashKey, Registers, estimate, index_and_rank, public_hashes, registers_of
 
 Floats = NDArray[np.float64]
 
@@ -122,13 +122,13 @@ def leak(members: Sequence[bytes], candidates: Sequence[bytes], p: int, key: Has
     )
 
 
-def _attack(registers: Registers, guesses: Hashes, inside: NDArray[np.bool_], p: int) -> Attack:
+def _attack(registers: Registers, guesses: HashArray, inside: NDArray[np.bool_], p: int) -> Attack:
     taken = ignored(registers, guesses, p)
     members = int(inside.sum())
     return Attack(members, len(inside) - members, int((taken & inside).sum()), int((taken & ~inside).sum()))
 
 
-def ignored(registers: Registers, hashes: Hashes, p: int) -> NDArray[np.bool_]:
+def ignored(registers: Registers, hashes: HashArray, p: int) -> NDArray[np.bool_]:
     """For each hash, whether it would change no register."""
     index, rank = index_and_rank(hashes, p)
     return rank <= registers[index]

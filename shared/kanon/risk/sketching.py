@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kanon.joinlog import LogReading
 from kanon.noise.words import length_prefixed
 from kanon.risk.errors import RiskError
-from kanon.risk.hashing import Hashes, HashKey
+from kanon.risk.hashing import HashArray, HashKey
 from kanon.risk.khll import Sketch, empty, from_pairs, merge
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _with_batch(before: Sketched, batch: "Batch", user: str, key: HashKey) -> Sk
     return Sketched(before.columns, merge(before.sketch, part), before.left_out + len(codes) - part.total_rows)
 
 
-def _smallest(hashes: Hashes, rows: Codes, before: Sketch) -> Codes:
+def _smallest(hashes: HashArray, rows: Codes, before: Sketch) -> Codes:
     """The codes whose hashes may be among the K smallest of all."""
     kept = np.flatnonzero((hashes <= before.bound) & (rows > 0))
     if len(kept) > before.size:
@@ -100,7 +100,7 @@ def _smallest(hashes: Hashes, rows: Codes, before: Sketch) -> Codes:
     return kept
 
 
-def _hashed(columns: "Sequence[Coded]", key: HashKey) -> tuple[Codes, Hashes]:
+def _hashed(columns: "Sequence[Coded]", key: HashKey) -> tuple[Codes, HashArray]:
     """The code of each row's combination (-1: a part is missing), and the hash of each code."""
     if len(columns) == 1:
         return columns[0].codes, key.values(columns[0].texts.to_pylist())

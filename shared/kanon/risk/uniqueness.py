@@ -21,12 +21,12 @@ LOSSES = (0.05, 0.10, 0.25)
 DANGEROUS = 0.5
 """A column is dangerous if at least this share of its values has only one user."""
 
-Verdict = Literal["identifier", "dangerous", "not flagged"]
+UniquenessVerdict = Literal["identifier", "dangerous", "not flagged"]
 Lost = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Point:
+class ThresholdLoss:
     """The loss at a threshold of ``k`` users: shares of values and of rows with their standard errors."""
 
     k: int
@@ -45,7 +45,7 @@ class ServiceLoss:
 
     profile: str
     window: int
-    curve: tuple[Point, ...]
+    curve: tuple[ThresholdLoss, ...]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ColumnUniqueness:
     exact: bool
     rows: int
     left_out: int
-    curve: tuple[Point, ...]
+    curve: tuple[ThresholdLoss, ...]
     service: ServiceLoss
 
     @property
@@ -78,13 +78,13 @@ class ColumnUniqueness:
         return f"({', '.join(self.columns)})"
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> UniquenessVerdict:
         """``identifier``: the user column is among the columns; ``dangerous``: half of the values have one user."""
         if self.user in self.columns:
             return "identifier"
         return "dangerous" if self.at(2).values >= DANGEROUS else "not flagged"
 
-    def at(self, k: int) -> Point:
+    def at(self, k: int) -> ThresholdLoss:
         """The point of the curve at k, 2 to 200."""
         return self.curve[k - THRESHOLDS.start]
 
@@ -105,7 +105,7 @@ class ColumnUniqueness:
         }
 
 
-def lost_at(points: Sequence[Point]) -> dict[str, dict[str, int | None]]:
+def lost_at(points: Sequence[ThresholdLoss]) -> dict[str, dict[str, int | None]]:
     """The least k that loses 5, 10 and 25% of the values and of the rows; None if no k up to 200 does."""
 
     def least(share: float, of: str) -> int | None:
@@ -139,7 +139,7 @@ def report(sketched: Sketched, user: str, service_profile: str = "crossing", win
     )
 
 
-def curve(sketch: Sketch, thresholds: Iterable[int] = THRESHOLDS) -> tuple[Point, ...]:
+def curve(sketch: Sketch, thresholds: Iterable[int] = THRESHOLDS) -> tuple[ThresholdLoss, ...]:
     """The loss at exact thresholds."""
     return tuple(_point(sketch, k, (sketch.counts < k).astype(np.float64)) for k in thresholds)
 
@@ -159,16 +159,16 @@ def through_service(sketch: Sketch, service_profile: str, window: int) -> Servic
     return ServiceLoss(service_profile, window, tuple(points))
 
 
-def _point(sketch: Sketch, k: int, lost: Lost) -> Point:
+def _point(sketch: Sketch, k: int, lost: Lost) -> ThresholdLoss:
     """The shares lost, from the chance of each sampled value to be lost."""
     share = float(lost.mean())
     lost_rows = lost * sketch.rows
     if not sketch.full:
-        return Point(k, share, float(lost_rows.sum()) / sketch.total_rows, 0.0, 0.0)
+        return ThresholdLoss(k, share, float(lost_rows.sum()) / sketch.total_rows, 0.0, 0.0)
     error = float(np.sqrt(max(float((lost**2).mean()) - share**2, 0.0) / sketch.size))
     scale = sketch.number_of_values / sketch.size
     rows = scale * float(lost_rows.sum()) / sketch.total_rows
-    return Point(k, share, min(rows, 1.0), error, _rows_error(sketch, lost_rows))
+    return ThresholdLoss(k, share, min(rows, 1.0), error, _rows_error(sketch, lost_rows))
 
 
 def _rows_error(sketch: Sketch, lost_rows: Lost) -> float:
@@ -228,7 +228,7 @@ def costs(report: ColumnUniqueness, thresholds: Sequence[int]) -> str:
     return f"{report.name}: {losses}."
 
 
-def rows_lost(point: Point) -> str:
+def rows_lost(point: ThresholdLoss) -> str:
     """The share of rows lost, and of values."""
     return (
         f"{with_error(point.rows, point.rows_standard_error)} of rows"

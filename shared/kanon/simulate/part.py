@@ -118,7 +118,7 @@ class Macs:
         return mac
 
 
-class Names:
+class KeysAndTokens:
     """The keys of the sets of a part, and the tokens of its pairs, for one type name: as ``join`` computes them.
 
     A token is hashed when it is needed first: most answers depend on few of them.
@@ -150,18 +150,18 @@ class Names:
 
 def outcomes(part: LogPart, types: Sequence[Type], keys: PartKeys, steps: range) -> list[TypeOutcome]:
     """The outcome of each type on the sets of a part."""
-    names = {name: Names(part, name, keys) for name in dict.fromkeys(type_.name for type_ in types)}
+    keyed = {name: KeysAndTokens(part, name, keys) for name in dict.fromkeys(type_.name for type_ in types)}
     runs = {window: runs_of(part.joins, window) for window in dict.fromkeys(t.parameters.window for t in types)}
-    return [_outcome(part, names[t.name], t, keys, steps, runs[t.parameters.window]) for t in types]
+    return [_outcome(part, keyed[t.name], t, keys, steps, runs[t.parameters.window]) for t in types]
 
 
-def _outcome(part: LogPart, names: Names, type_: Type, keys: PartKeys, steps: range, runs: Runs) -> TypeOutcome:
+def _outcome(part: LogPart, keyed: KeysAndTokens, type_: Type, keys: PartKeys, steps: range, runs: Runs) -> TypeOutcome:
     parameters = type_.parameters
-    crossings = noisy_crossings(part, names, type_, keys, runs, steps.stop)
+    crossings = noisy_crossings(part, keyed, type_, keys, runs, steps.stop)
     near = _clients(part) >= parameters.k
     near[crossings.sets] = True
     exact = stretches_of(runs.where(near[runs.sets]), steps.stop)
-    costs = costs_of(runs, phases_of(names.set_keys, parameters), parameters)
+    costs = costs_of(runs, phases_of(keyed.set_keys, parameters), parameters)
     found = outcome_of(parameters, crossings, exact, runs, part.touched, steps, classes_of(costs))
     found.costly_sets, found.costly = _costly(part, runs, parameters.never_true_below, steps.stop)
     return found
@@ -177,7 +177,9 @@ def _costly(part: LogPart, runs: Runs, least: int, until: int) -> tuple[int, Int
     return int(costly.sum()), np.array([np.frombuffer(names, ">i8"), sets], np.int64)
 
 
-def noisy_crossings(part: LogPart, names: Names, type_: Type, keys: PartKeys, runs: Runs, until: int) -> Crossings:
+def noisy_crossings(
+    part: LogPart, keyed: KeysAndTokens, type_: Type, keys: PartKeys, runs: Runs, until: int
+) -> Crossings:
     """The crossings of the sets of a part before step ``until``, as the service finds them: by counts of tokens.
 
     Noise and status depend on earlier crossings alone, and a set never has more tokens than clients. So the first
@@ -189,14 +191,14 @@ def noisy_crossings(part: LogPart, names: Names, type_: Type, keys: PartKeys, ru
     possible = _clients(part) >= parameters.never_true_below
 
     def decided(joins: MemberJoins, runs: Runs) -> Crossings:
-        return crossings_of(parameters, tapes, names.set_keys, joins, runs, until)
+        return crossings_of(parameters, tapes, keyed.set_keys, joins, runs, until)
 
     by_clients = decided(part.joins.where(possible), runs.where(possible[runs.sets]))
     fewer = np.zeros(len(part.sets), bool)
-    fewer[by_clients.sets[_fewer_tokens(parameters, part, names, by_clients)]] = True
+    fewer[by_clients.sets[_fewer_tokens(parameters, part, keyed, by_clients)]] = True
     if not fewer.any():
         return by_clients
-    tokens = token_joins(part, names, parameters.client_bits, fewer)
+    tokens = token_joins(part, keyed, parameters.client_bits, fewer)
     by_tokens = decided(tokens, runs_of(tokens, parameters.window))
     return by_clients.where(~fewer[by_clients.sets]).and_of_others(by_tokens)
 
@@ -206,26 +208,26 @@ def _clients(part: LogPart) -> Ints:
     return np.bincount(part.set_of, minlength=len(part.sets))
 
 
-def _fewer_tokens(parameters: Parameters, part: LogPart, names: Names, crossings: Crossings) -> Bools:
+def _fewer_tokens(parameters: Parameters, part: LogPart, keyed: KeysAndTokens, crossings: Crossings) -> Bools:
     """The crossings in whose step clients share tokens, so that the count is lower and some noise does not cross.
 
     Of more clients than :data:`_SPARE` beyond the certain count, some are enough.
     """
     bits, sure = parameters.client_bits, parameters.surely_true_from
-    owners, pairs = _present(part, crossings, _counted_from(parameters, names, crossings))
+    owners, pairs = _present(part, crossings, _counted_from(parameters, keyed, crossings))
     counts = np.bincount(owners, minlength=len(crossings.sets))
     enough = ranks(counts) < sure + _SPARE
-    tokens = (owners[enough] << bits) + (names.tokens(pairs[enough]) >> (TOKEN_BITS - bits))
+    tokens = (owners[enough] << bits) + (keyed.tokens(pairs[enough]) >> (TOKEN_BITS - bits))
     distinct = np.bincount(np.unique(tokens) >> bits, minlength=len(crossings.sets))
     return distinct < np.minimum(counts, sure)
 
 
-def _counted_from(parameters: Parameters, names: Names, crossings: Crossings) -> Ints:
+def _counted_from(parameters: Parameters, keyed: KeysAndTokens, crossings: Crossings) -> Ints:
     """The first step whose joins count in the step of each crossing."""
     sets, steps = crossings.sets, crossings.begins
     before = np.full(len(sets), NEVER)
     before[1:] = np.where(sets[1:] == sets[:-1], steps[:-1], NEVER)
-    phases = phases_of([names.set_keys[number] for number in sets.tolist()], parameters)
+    phases = phases_of([keyed.set_keys[number] for number in sets.tolist()], parameters)
     return np.maximum(steps - parameters.window + 1, searches_at(parameters, phases, steps, before).sinces)
 
 
@@ -252,11 +254,11 @@ def _present(part: LogPart, crossings: Crossings, sinces: Ints) -> tuple[Ints, I
     return owners[~joins_again], pairs[rows[~joins_again]]
 
 
-def token_joins(part: LogPart, names: Names, bits: int, chosen: Bools) -> MemberJoins:
+def token_joins(part: LogPart, keyed: KeysAndTokens, bits: int, chosen: Bools) -> MemberJoins:
     """The joins of the chosen sets by token."""
     pairs = np.flatnonzero(chosen[part.set_of])
     tokens, rows = np.unique(
-        (part.set_of[pairs] << bits) + (names.tokens(pairs) >> (TOKEN_BITS - bits)), return_inverse=True
+        (part.set_of[pairs] << bits) + (keyed.tokens(pairs) >> (TOKEN_BITS - bits)), return_inverse=True
     )
     row_of = np.full(len(part.set_of), -1)
     row_of[pairs] = rows

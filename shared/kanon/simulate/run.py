@@ -51,7 +51,7 @@ def simulate(batches: Iterable[JoinBatch], types: Sequence[Type], keys: PartKeys
 
 
 @dataclass(frozen=True)
-class Log:
+class GatheredLog:
     """A log that was read.
 
     Attributes:
@@ -62,11 +62,11 @@ class Log:
 
     period: int
     steps: range
-    parts: Sequence["StepJoins | Path"]
+    parts: Sequence["JoinColumns | Path"]
 
 
 @contextmanager
-def gather(batches: Iterable[JoinBatch], period: int) -> Iterator[Log]:
+def gather(batches: Iterable[JoinBatch], period: int) -> Iterator[GatheredLog]:
     """Read a log, in any order, into memory or into temporary files.
 
     Raises:
@@ -78,12 +78,12 @@ def gather(batches: Iterable[JoinBatch], period: int) -> Iterator[Log]:
             if len(batch.times):
                 steps = np.floor_divide(batch.times, period).astype(np.int64)
                 ends += [int(steps.min()), int(steps.max())]
-                parts.add(StepJoins(steps, batch.sets, batch.clients))
+                parts.add(JoinColumns(steps, batch.sets, batch.clients))
         if not ends:
             raise LogError("the log holds no join: check the file")
         span = range(min(ends), max(ends) + 1)
         check_span(span, period, "give a longer --period or a part of the log")
-        yield Log(period, span, parts.finished())
+        yield GatheredLog(period, span, parts.finished())
 
 
 def check_span(steps: range, period: int, remedy: str) -> None:
@@ -101,7 +101,7 @@ def check_span(steps: range, period: int, remedy: str) -> None:
 
 
 def decide(
-    log: Log, types: Sequence[Type], keys: PartKeys, advance: Callable[[int], None] = lambda _: None
+    log: GatheredLog, types: Sequence[Type], keys: PartKeys, advance: Callable[[int], None] = lambda _: None
 ) -> Simulation:
     """The outcome of each type on a log. The types have the log's period.
 
@@ -115,13 +115,13 @@ def decide(
     return Simulation(log.steps, log.period, tuple(types), tuple(map(added, zip(*found, strict=True))))
 
 
-def _outcomes(part: "StepJoins | Path", types: Sequence[Type], keys: PartKeys, steps: range) -> list[TypeOutcome]:
-    rows = StepJoins.stored(part) if isinstance(part, Path) else part
+def _outcomes(part: "JoinColumns | Path", types: Sequence[Type], keys: PartKeys, steps: range) -> list[TypeOutcome]:
+    rows = JoinColumns.stored(part) if isinstance(part, Path) else part
     return outcomes(LogPart.of(*rows), types, keys, steps)
 
 
 def _each(
-    work: Callable[["StepJoins | Path"], list[TypeOutcome]], parts: Sequence["StepJoins | Path"]
+    work: Callable[["JoinColumns | Path"], list[TypeOutcome]], parts: Sequence["JoinColumns | Path"]
 ) -> Iterator[list[TypeOutcome]]:
     """The outcomes of the parts: a single part is computed in this process, several in worker processes."""
     if len(parts) == 1:
@@ -137,7 +137,7 @@ def _each(
             pool.shutdown(cancel_futures=True)
 
 
-class StepJoins(NamedTuple):
+class JoinColumns(NamedTuple):
     """Joins: the step, the set and the client of each."""
 
     steps: Ints
@@ -145,17 +145,17 @@ class StepJoins(NamedTuple):
     clients: Texts
 
     @classmethod
-    def together(cls, parts: Sequence["StepJoins"]) -> "StepJoins":
+    def together(cls, parts: Sequence["JoinColumns"]) -> "JoinColumns":
         """The rows of the parts, one part after the other."""
         steps, sets, clients = zip(*parts, strict=True)
         return cls(np.concatenate(steps), together(sets), together(clients))
 
-    def take(self, rows: Ints) -> "StepJoins":
+    def take(self, rows: Ints) -> "JoinColumns":
         """Some of the rows."""
-        return StepJoins(self.steps[rows], self.sets.take(rows), self.clients.take(rows))
+        return JoinColumns(self.steps[rows], self.sets.take(rows), self.clients.take(rows))
 
     @classmethod
-    def stored(cls, path: Path) -> "StepJoins":
+    def stored(cls, path: Path) -> "JoinColumns":
         """The rows of a file of :class:`_Parts`."""
         parts = []
         with path.open("rb") as file:
@@ -169,21 +169,21 @@ class _Parts:
 
     def __init__(self, open_: ExitStack) -> None:
         self._open = open_
-        self._waiting: list[StepJoins] = []
+        self._waiting: list[JoinColumns] = []
         self._rows = 0
         self._files: list[BufferedWriter] = []
 
-    def add(self, rows: StepJoins) -> None:
+    def add(self, rows: JoinColumns) -> None:
         """Add some rows."""
         self._waiting.append(rows)
         self._rows += len(rows.steps)
         if self._rows >= ROWS_IN_MEMORY:
             self._spill()
 
-    def finished(self) -> list[StepJoins | Path]:
+    def finished(self) -> list[JoinColumns | Path]:
         """The parts, after the last row."""
         if not self._files:
-            return [StepJoins.together(self._waiting)]
+            return [JoinColumns.together(self._waiting)]
         if self._waiting:
             self._spill()
         for file in self._files:
@@ -194,7 +194,7 @@ class _Parts:
         if not self._files:
             folder = Path(self._open.enter_context(TemporaryDirectory(prefix="kanon-simulate-")))
             self._files = [self._open.enter_context((folder / f"{n}").open("wb")) for n in range(PARTS)]
-        rows = StepJoins.together(self._waiting)
+        rows = JoinColumns.together(self._waiting)
         # The division depends on nothing but the sets; it is not keyed, and never leaves the process.
         part_of_set = np.array([crc32(text) % PARTS for text in rows.sets.texts], np.uint8)
         parts = part_of_set[rows.sets.numbers]

@@ -17,7 +17,7 @@ from kanon.gate.types import Type, read_types
 from kanon.joinlog.numbered import Texts
 from kanon.keys import fetch_noise_keys, fetch_secret
 from kanon.local.stack import Stack
-from kanon.simulate.part import LogPart, Names, PartKeys, noisy_crossings, outcomes
+from kanon.simulate.part import KeysAndTokens, LogPart, PartKeys, noisy_crossings, outcomes
 from kanon.simulate.presence import runs_of
 from kanon.simulate.table import Pricing, cost_of
 from tests.e2e.gate.test_equality import SIXTY_DAYS, TWELVE_DAYS, Recorded, real_joins
@@ -64,8 +64,8 @@ def joined(recorded: Recorded) -> LogPart:
 def answers_digest(recorded: Recorded, keys: PartKeys, type_: Type) -> str:
     """The digest of all answers, in the form of the replay over HTTP."""
     first, part = START // 3600, joined(recorded)
-    names, runs = Names(part, "fledge", keys), runs_of(part.joins, type_.parameters.window)
-    crossings = noisy_crossings(part, names, type_, keys, runs, first + 24 * recorded.days)
+    keyed, runs = KeysAndTokens(part, "fledge", keys), runs_of(part.joins, type_.parameters.window)
+    crossings = noisy_crossings(part, keyed, type_, keys, runs, first + 24 * recorded.days)
     ids = [encoded(from_hex(text)) for text in part.sets]
     digest = hashlib.sha256()
     for at in range(24 * recorded.days):

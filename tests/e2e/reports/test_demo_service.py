@@ -12,7 +12,7 @@ import pytest
 from matplotlib.patches import Rectangle
 
 from kanon.cli import reports_demo_service as demo
-from kanon.demo.budgets import Budgets, figure_of
+from kanon.demo.budgets import BudgetsAfterJobs, figure_of
 from kanon.demo.logs import generated_log
 from kanon.demo.reported_log import ReportedLog
 from kanon.local import Stack
@@ -33,7 +33,7 @@ class Ran:
     reported: ReportedLog
     sealed: list[Report]
     output: str
-    budgets: Budgets
+    budgets: BudgetsAfterJobs
 
     def job(self, name: str) -> dict[str, Any]:
         return self.service.call("GET", f"/v1alpha/getJob?job_request_id={self.service.run}-{name}")

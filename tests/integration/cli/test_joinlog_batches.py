@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kanon.joinlog import Columns, Join, LogError, LogReading, read_joins
+from kanon.joinlog import Columns, LogError, LoggedJoin, LogReading, read_joins
 from kanon.joinlog import batches as batches_module
 from kanon.joinlog.batches import read_tables
 from kanon.joinlog.numbered import JoinBatch, Texts, read_batches
@@ -24,9 +24,9 @@ from kanon.joinlog.wanted import Column, Wanted
 from tests.unit.test_joinlog import FORMS, PARQUET, as_parquet
 
 
-def joins_of(batches: Iterable[JoinBatch]) -> list[Join]:
+def joins_of(batches: Iterable[JoinBatch]) -> list[LoggedJoin]:
     return [
-        Join(*row)
+        LoggedJoin(*row)
         for batch in batches
         for row in zip(batch.times.tolist(), rows_of(batch.sets), rows_of(batch.clients), strict=True)
     ]
@@ -237,7 +237,7 @@ def test_regular_blocks_are_not_read_row_by_row(tmp_path: Path, monkeypatch: pyt
 
 def test_columns_may_have_other_names(tmp_path: Path) -> None:
     (path := tmp_path / "log").write_text("when,what,who\n1,a,b\n")
-    assert joins_of(read_batches(path, Columns("when", "what", "who"))) == [Join(1.0, "a", "b")]
+    assert joins_of(read_batches(path, Columns("when", "what", "who"))) == [LoggedJoin(1.0, "a", "b")]
 
 
 def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from kanon.cost.billing import read_measured
 from kanon.cost.deployed import OUTAGE_DAYS
 from kanon.cost.evaluating import SlotStep, evaluation_read_units, written_units
 from kanon.cost.workload import Workload
-from kanon.demo.logs import JoinLog, generated_log
+from kanon.demo.logs import DemoLog, generated_log
 from kanon.gate.types import read_types
 from kanon.local import Stack
 
@@ -42,7 +42,7 @@ def counted(days: int, **more: str) -> Demo:
     """Send the joins of some days of the demo's log, a step as one batch, to a stack that evaluates them."""
     whole = generated_log(1)
     begin = whole.start + min(20, 45 - days) * DAY
-    log = JoinLog("some days", begin, [join for join in whole.joins if begin <= join.time < begin + days * DAY])
+    log = DemoLog("some days", begin, [join for join in whole.joins if begin <= join.time < begin + days * DAY])
     objects: Counter[str] = Counter()
     steps = list(log.by_step(PERIOD))
     parameters = {"Types": f'{{"fledge": {TYPE}}}', "Slots": LAYOUT, **more}

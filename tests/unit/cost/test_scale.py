@@ -9,7 +9,7 @@ import pytest
 
 from kanon.cost import deployed, scale
 from kanon.cost.billing import CostError, read_measured, read_prices
-from kanon.cost.evaluating import SlotStep, Work
+from kanon.cost.evaluating import SlotStep, StepTime
 from kanon.cost.workload import Workload
 from kanon.gate import evaluation
 from kanon.gate.storage.aws import step_joins
@@ -21,12 +21,12 @@ MEASURED, PRICES = read_measured(), read_prices()
 
 def seconds_until_done(load: Workload, measured: dict[str, float]) -> float | None:
     """The seconds of a slot's step, worker after worker, each with its limit; None if a worker gets nowhere."""
-    work = SlotStep(load, measured).work
-    done, seconds = 0.0, work.reading
-    while done < work.ranges:
-        left, slowest, began = deployed.EVALUATE_SECONDS - work.again, min(work.again, step_joins.READING_SECONDS), done
-        while done < work.ranges and left >= max(evaluation.SECONDS_TO_STOP, evaluation.RANGES_TO_STOP * slowest):
-            left, slowest, done = left - work.range, max(slowest, work.range), done + 1
+    time = SlotStep(load, measured).time
+    done, seconds = 0.0, time.reading
+    while done < time.ranges:
+        left, slowest, began = deployed.EVALUATE_SECONDS - time.again, min(time.again, step_joins.READING_SECONDS), done
+        while done < time.ranges and left >= max(evaluation.SECONDS_TO_STOP, evaluation.RANGES_TO_STOP * slowest):
+            left, slowest, done = left - time.range, max(slowest, time.range), done + 1
         if done == began or left < 0:
             return None
         seconds += deployed.EVALUATE_SECONDS - left
@@ -46,7 +46,7 @@ def test_workers_one_after_the_other_finish_each_step_with_the_slots_that_are_na
     scale.check_finishes(load, measured)
     taken = seconds_until_done(load, measured)
     assert taken is not None
-    assert taken == pytest.approx(SlotStep(load, measured).work.seconds, rel=0.01)
+    assert taken == pytest.approx(SlotStep(load, measured).time.seconds, rel=0.01)
     assert taken <= scale.in_time(load) * 1.01
     least = scale.least_slots(load, measured)
     assert least is not None
@@ -60,24 +60,24 @@ def test_a_slot_whose_reading_outlasts_a_worker_is_finished_by_several() -> None
     measured = {**MEASURED, "page_ms": 1_000.0}
     load = replace(ALIKE, joins=13_000.0, batch=500, slots=1)
     scale.check_finishes(load, measured)
-    work = SlotStep(load, measured).work
-    assert work.reading > deployed.EVALUATE_SECONDS
-    assert (work.workers or 0) >= 4
-    assert seconds_until_done(load, measured) == pytest.approx(work.seconds, rel=0.01)
+    time = SlotStep(load, measured).time
+    assert time.reading > deployed.EVALUATE_SECONDS
+    assert (time.workers or 0) >= 4
+    assert seconds_until_done(load, measured) == pytest.approx(time.seconds, rel=0.01)
     assert SlotStep(load, measured).put > SlotStep(load, MEASURED).put
 
 
 def test_a_range_that_outlasts_a_worker_is_never_finished() -> None:
-    work = Work(0.0, 10.0, 5, 100.0)
-    assert (work.deciding, work.workers, work.seconds) == (None, None, math.inf)
-    assert work.deciding is replace(work, reading=100.0).deciding
+    time = StepTime(0.0, 10.0, 5, 100.0)
+    assert (time.deciding, time.workers, time.seconds) == (None, None, math.inf)
+    assert time.deciding is replace(time, reading=100.0).deciding
 
 
 def test_no_table_serves_more_read_units_than_it_may() -> None:
     load = replace(ALIKE, joins=30_000.0, batch=500, slots=16)
     quick = {**MEASURED, "page_ms": 0.0, "packed_join_ms": 0.0, "row_ms": 0.0}
     pages = SlotStep(load, quick).joins * load.logged.size / 4096
-    assert SlotStep(load, quick).work.again == pytest.approx(pages / deployed.MOST_READ_UNITS, rel=0.01)
+    assert SlotStep(load, quick).time.again == pytest.approx(pages / deployed.MOST_READ_UNITS, rel=0.01)
     many = replace(load, joins=1_000_000.0, slots=256)
     assert any("MaxReadUnits is 20,000 by default" in text for text in scale.needs(many, MEASURED).limits)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kanon.demo.logs import JoinLog, generated_log, read_log
-from kanon.joinlog import Columns, Join, LogError
+from kanon.demo.logs import DemoLog, generated_log, read_log
+from kanon.joinlog import Columns, LogError, LoggedJoin
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_log_is_read_in_the_order_of_time_from_a_full_hour_on(path: Path) -> None:
     log = read_log(path, None, None)
-    assert log.joins[:2] == [Join(3700.5, "a", "1"), Join(7200.0, "b", "2")]
+    assert log.joins[:2] == [LoggedJoin(3700.5, "a", "1"), LoggedJoin(7200.0, "b", "2")]
     assert [join.client for join in log.joins[2:]] == ["4", "3"]
     assert log.start == 3600
     assert log.title == "log.csv"
@@ -27,7 +27,7 @@ def test_a_log_is_read_in_the_order_of_time_from_a_full_hour_on(path: Path) -> N
 
 def test_columns_may_have_other_names(tmp_path: Path) -> None:
     (file := tmp_path / "log.jsonl").write_text('{"at": 7200, "page": "a", "who": 7}\n')
-    assert read_log(file, None, None, Columns("at", "page", "who")).joins == [Join(7200, "a", "7")]
+    assert read_log(file, None, None, Columns("at", "page", "who")).joins == [LoggedJoin(7200, "a", "7")]
 
 
 def test_dates_select_whole_days(path: Path) -> None:
@@ -41,7 +41,7 @@ def test_dates_select_whole_days(path: Path) -> None:
 
 
 def test_every_step_occurs_once_including_steps_without_joins() -> None:
-    log = JoinLog("log", 3600, [Join(3600, "a", "1"), Join(7199.9, "a", "2"), Join(18000, "b", "1")])
+    log = DemoLog("log", 3600, [LoggedJoin(3600, "a", "1"), LoggedJoin(7199.9, "a", "2"), LoggedJoin(18000, "b", "1")])
     steps = [(step, [join.client for join in joins]) for step, joins in log.by_step(3600)]
     assert steps == [(1, ["1", "2"]), (2, []), (3, []), (4, []), (5, ["1"])]
 

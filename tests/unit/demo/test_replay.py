@@ -4,7 +4,7 @@ import random
 from collections import Counter
 
 from kanon.demo.replay import ExactCounts, History, Result
-from kanon.joinlog import Join
+from kanon.joinlog import LoggedJoin
 
 
 def test_the_recount_is_the_number_of_distinct_clients_in_the_window() -> None:
@@ -12,7 +12,7 @@ def test_the_recount_is_the_number_of_distinct_clients_in_the_window() -> None:
     window, log = 7, []
     exact = ExactCounts(window)
     for step in range(200):
-        joins = [Join(step, draw.choice("ab"), str(draw.randrange(9))) for _ in range(draw.choice([0, 0, 1, 4]))]
+        joins = [LoggedJoin(step, draw.choice("ab"), str(draw.randrange(9))) for _ in range(draw.choice([0, 0, 1, 4]))]
         log += joins
         exact.step(step, joins)
         for name in "ab":

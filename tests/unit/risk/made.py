@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 
-from kanon.risk.hashing import Hashes, HashKey
+from kanon.risk.hashing import HashArray, HashKey
 from kanon.risk.khll import Sketch, from_pairs
 from kanon.risk.sketching import sketches
 
 
-def sketch_of(values: Hashes, users: Hashes, size: int, key_check: bytes) -> Sketch:
+def sketch_of(values: HashArray, users: HashArray, size: int, key_check: bytes) -> Sketch:
     """The sketch of a log whose rows are given as hashes of their value and their user."""
     kept, position, rows = np.unique(values, return_inverse=True, return_counts=True)
     return from_pairs(kept, rows, position, users, size, key_check, len(values))

@@ -24,7 +24,7 @@ from kanon.gate.mechanism.searches import Searches
 from kanon.gate.mechanism.tape import Noise, Tapes
 from kanon.gate.names import client_token, set_key
 from kanon.gate.types import Type
-from kanon.joinlog import Join, LogError
+from kanon.joinlog import LogError, LoggedJoin
 from kanon.joinlog.numbered import JoinBatch, Texts
 from kanon.keys import Secret
 from kanon.noise.laws import two_sided
@@ -55,7 +55,7 @@ def numbered(texts: Sequence[str]) -> Texts:
     return Texts(np.arange(len(texts)), [text.encode() for text in texts])
 
 
-def batches(joins: Iterable[Join], size: int = 1000) -> list[JoinBatch]:
+def batches(joins: Iterable[LoggedJoin], size: int = 1000) -> list[JoinBatch]:
     joins = list(joins)
     return [
         JoinBatch(
@@ -70,11 +70,11 @@ def batches(joins: Iterable[Join], size: int = 1000) -> list[JoinBatch]:
 class Recount:
     """One type on a log, by the naive algorithm step by step."""
 
-    def __init__(self, joins: list[Join], type_: Type, keys: PartKeys = KEYS) -> None:
+    def __init__(self, joins: list[LoggedJoin], type_: Type, keys: PartKeys = KEYS) -> None:
         p = type_.parameters
         self.tapes = Tapes(keys.noise_key, keys.deployment, type_.name, p)
         self.keys = {j.set: set_key(keys.pepper, type_.name, sha256(j.set.encode()).digest()) for j in joins}
-        by_step: dict[int, list[Join]] = defaultdict(list)
+        by_step: dict[int, list[LoggedJoin]] = defaultdict(list)
         for join in joins:
             by_step[int(join.time // 3600)].append(join)
         naive, exact = Naive(p, self.tapes), ExactCounts(p.window)
@@ -146,7 +146,7 @@ def found(outcome: TypeOutcome) -> dict[str, object]:
     }
 
 
-def random_log(seed: int, clients: int = 14, steps: int = 60, joins: int = 260) -> list[Join]:
+def random_log(seed: int, clients: int = 14, steps: int = 60, joins: int = 260) -> list[LoggedJoin]:
     """Five sets with clients who come back, and three that reach their count in the last step."""
     chance = random.Random(seed)
     log = [
@@ -154,7 +154,7 @@ def random_log(seed: int, clients: int = 14, steps: int = 60, joins: int = 260) 
         for _ in range(joins)
     ]
     log += [(steps - 1, f"late{number}", f"c{client}") for number in range(3) for client in range(4 + seed % 2)]
-    return [Join(3600.0 * (500_000 + step) + chance.random() * 3599, set_, client) for step, set_, client in log]
+    return [LoggedJoin(3600.0 * (500_000 + step) + chance.random() * 3599, set_, client) for step, set_, client in log]
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -253,7 +253,7 @@ def test_tokens_that_clients_share_are_counted_once(clients: int, seed: int) -> 
     types = [Type(f"a{seed}", Parameters(20, window, 3600, law, law, 8), None) for window in (6, 40)]
     chance = random.Random(seed)
     joins = [
-        Join(3600.0 * (500_000 + chance.randrange(40) ** 2 // 40), f"s{n % 2}", f"c{chance.randrange(clients)}")
+        LoggedJoin(3600.0 * (500_000 + chance.randrange(40) ** 2 // 40), f"s{n % 2}", f"c{chance.randrange(clients)}")
         for n in range(20 + 5 * clients)
     ]
     for type_, outcome in zip(types, simulate(batches(joins), types, KEYS, 3600).outcomes, strict=True):
@@ -287,7 +287,7 @@ def test_a_set_of_the_fewest_clients_that_can_cross_crosses() -> None:
     law = two_sided(SMALL.query_law.epsilon, 2)
     type_ = Type("a", Parameters(7, 6, 3600, law, law, 8), None)
     least = type_.parameters.never_true_below
-    joins = [Join(3600.0 * (500_000 + n % 5), f"s{n}", f"c{c}") for n in range(120) for c in range(least)]
+    joins = [LoggedJoin(3600.0 * (500_000 + n % 5), f"s{n}", f"c{c}") for n in range(120) for c in range(least)]
     outcome = simulate(batches(joins), [type_], KEYS, 3600).outcomes[0]
     assert found(outcome) == Recount(joins, type_).expected(type_.parameters)
     assert outcome.sets_true > 0
@@ -296,7 +296,7 @@ def test_a_set_of_the_fewest_clients_that_can_cross_crosses() -> None:
 def test_an_empty_log_and_a_log_of_centuries_are_refused() -> None:
     with pytest.raises(LogError, match="holds no join"):
         simulate([], TYPES, KEYS, 3600)
-    joins = [Join(0.0, "s", "c"), Join(5e9, "s", "c")]
+    joins = [LoggedJoin(0.0, "s", "c"), LoggedJoin(5e9, "s", "c")]
     with pytest.raises(LogError, match="from 1970-01-01 to 2128-06-11: check these times, or give a longer --period"):
         simulate(batches(joins), TYPES, KEYS, 3600)
 
@@ -340,7 +340,7 @@ def test_classes_add_up() -> None:
 
 @pytest.mark.parametrize(("clients", "true"), [(120, 1), (3, 0)])
 def test_the_published_type_is_simulated(clients: int, true: int) -> None:
-    joins = [Join(1.7e9 + 100 * n, "s", f"c{n}") for n in range(clients)]
+    joins = [LoggedJoin(1.7e9 + 100 * n, "s", f"c{n}") for n in range(clients)]
     outcome = simulate(batches(joins), [Type("fledge", PUBLISHED, "published")], KEYS, 3600).outcomes[0]
     assert outcome.sets_true == true
 
@@ -373,11 +373,13 @@ def test_only_clients_in_the_step_of_a_crossing_are_hashed(monkeypatch: pytest.M
     type_ = Type("a", parameters, None)
     sure = parameters.surely_true_from
     sizes = {"few": parameters.never_true_below - 1, "sure": sure, "large": 3 * sure}
-    joins = [Join(3600.0 * 500_000, s, f"c{n}") for s, clients in sizes.items() for n in range(clients)]
-    later = [Join(3600.0 * 500_001, "sure", f"later{n}") for n in range(100)]
+    joins = [LoggedJoin(3600.0 * 500_000, s, f"c{n}") for s, clients in sizes.items() for n in range(clients)]
+    later = [LoggedJoin(3600.0 * 500_001, "sure", f"later{n}") for n in range(100)]
     hashed: list[int] = []
-    tokens = part.Names._hash
-    monkeypatch.setattr(part.Names, "_hash", lambda self, pairs: hashed.append(len(pairs)) or tokens(self, pairs))
+    tokens = part.KeysAndTokens._hash
+    monkeypatch.setattr(
+        part.KeysAndTokens, "_hash", lambda self, pairs: hashed.append(len(pairs)) or tokens(self, pairs)
+    )
     joins += later
     assert found(simulate(batches(joins), [type_], KEYS, 3600).outcomes[0]) == Recount(joins, type_).expected(
         parameters
