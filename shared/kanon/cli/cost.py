@@ -28,7 +28,7 @@ FOR_SCALE = FOR_ANY_TABLE | {"given", "types", "period"}
 DEFAULT_TYPE = '{"k": 50, "window": 720, "profile": "published"}'
 
 
-class Shown(StrEnum):
+class ShownTable(StrEnum):
     """Tables to show instead of a bill."""
 
     SCALE = "scale"
@@ -61,7 +61,7 @@ def cost(
         Path | None, typer.Option(help="File of measured values and assumptions; by default that of the package.")
     ] = None,
     table: Annotated[
-        Shown | None,
+        ShownTable | None,
         typer.Option(
             help="Show a table instead: scale (rates of joins), reports (sizes of jobs), elsewhere (others), anonymous"
             " (joins without a name)."
@@ -80,7 +80,7 @@ def cost(
     from kanon.cost.workload import Workload
 
     if table is not None:
-        taken = FOR_ANY_TABLE if table is Shown.REPORTS else FOR_SCALE
+        taken = FOR_ANY_TABLE if table is ShownTable.REPORTS else FOR_SCALE
         refuse_unused(context, set(context.params) - taken, "with --table: leave it out")
     else:
         _refuse_without_load(context, joins, queries, reports)
@@ -91,18 +91,18 @@ def cost(
     if not type_.listed:
         refuse_unused(context, ("value_bytes",), "with a type that is not listed")
     listed, values = read_prices(prices), read_measured(measured)
-    if table is Shown.SCALE:
+    if table is ShownTable.SCALE:
         _rows(map(_of_scale, scale.table(type_.parameters, values, listed)), listed, as_json=as_json)
         return
-    if table is Shown.ELSEWHERE:
+    if table is ShownTable.ELSEWHERE:
         _rows(map(_of_others, elsewhere.table(type_.parameters, values, listed)), listed, as_json=as_json)
         if not as_json:
             typer.echo("\n" + "\n".join(f"- **{each.name}**: {each.assumes}." for each in elsewhere.SYSTEMS))
         return
-    if table is Shown.ANONYMOUS:
+    if table is ShownTable.ANONYMOUS:
         _rows(map(_of_anonymous, anonymous.table(type_.parameters, values, listed)), listed, as_json=as_json)
         return
-    if table is Shown.REPORTS:
+    if table is ShownTable.REPORTS:
         _rows(map(_of_jobs, of_reports.table(values, listed)), listed, as_json=as_json)
         return
     value = (value_bytes or OF_A_VALUE) if type_.listed else 0
@@ -247,11 +247,11 @@ def _alternatives(made: "Bill", others: dict[str, float]) -> "Table":
     return table
 
 
-Cells = Mapping[str, str]
+TableCells = Mapping[str, str]
 Document = Mapping[str, Any]
 
 
-def _rows(rows: Iterable[tuple[Cells, Document]], prices: "Prices", *, as_json: bool) -> None:
+def _rows(rows: Iterable[tuple[TableCells, Document]], prices: "Prices", *, as_json: bool) -> None:
     """Print a table, whose rows are given as texts by column and as JSON, as Markdown or as JSON."""
     if as_json:
         show_json([document for _, document in rows])
@@ -263,7 +263,7 @@ def _rows(rows: Iterable[tuple[Cells, Document]], prices: "Prices", *, as_json: 
         typer.echo(f"| {' | '.join(cells.values())} |")
 
 
-def _of_scale(row: "ScaleRow") -> tuple[Cells, Document]:
+def _of_scale(row: "ScaleRow") -> tuple[TableCells, Document]:
     load, needs = row.workload, row.needs
     cells = {
         "joins/s": f"{load.joins:,g}",
@@ -285,7 +285,7 @@ def _of_scale(row: "ScaleRow") -> tuple[Cells, Document]:
     }
 
 
-def _of_others(row: "Compared") -> tuple[Cells, Document]:
+def _of_others(row: "Compared") -> tuple[TableCells, Document]:
     cells = {
         "load": row.load,
         "kanon, $ a month": f"{row.ours.total:,.0f}",
@@ -300,12 +300,12 @@ def _of_others(row: "Compared") -> tuple[Cells, Document]:
     }
 
 
-def _of_anonymous(row: tuple[str, float]) -> tuple[Cells, Document]:
+def _of_anonymous(row: tuple[str, float]) -> tuple[TableCells, Document]:
     what, dollars = row
     return {"what": what, "$": f"{dollars:.2f}"}, {"what": what, "dollarsAMillion": dollars}
 
 
-def _of_jobs(row: "JobCost") -> tuple[Cells, Document]:
+def _of_jobs(row: "JobCost") -> tuple[TableCells, Document]:
     load, times = row.load, row.times
     cells = {
         "reports": f"{load.reports:,.0f}",

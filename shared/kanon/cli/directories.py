@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from kanon.serving.arrivals import RowCounts
     from kanon.serving.directory import Given
 
-Joins = Annotated[
+InputRows = Annotated[
     Path, typer.Argument(help="Rows: CSV, JSON or Parquet, plain or gzipped; - for stdin.", show_default=False)
 ]
 Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="Directory of the deployment; keep it.")]
-Period = Annotated[
+StepPeriod = Annotated[
     int | None, typer.Option(min=1, max=86_400, help="Seconds per step of a new DIR, by default 3600; never changes.")
 ]
 

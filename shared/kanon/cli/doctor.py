@@ -8,7 +8,7 @@ import typer
 from kanon.cli.errors import needs
 from kanon.cli.options import Json, refuse_unused
 from kanon.cli.screen import cell, new_table, pages, screen, show_json, working
-from kanon.cli.stacks import Profile, Region, Stack, Url, find, stack_errors
+from kanon.cli.stacks import AwsProfile, Region, StackName, Url, find, stack_errors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 def doctor(
     context: typer.Context,
-    stack: Stack = None,
+    stack: StackName = None,
     region: Region = None,
-    profile: Profile = None,
+    profile: AwsProfile = None,
     url: Url = None,
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Check this directory of `kanon serve --data` instead.")

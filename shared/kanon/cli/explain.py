@@ -8,7 +8,7 @@ import typer
 from kanon.cli.errors import CommandError
 from kanon.cli.options import Json
 from kanon.cli.screen import new_table, screen, show_json
-from kanon.cli.stacks import Profile, Region, Stack, Url, find, stack_errors
+from kanon.cli.stacks import AwsProfile, Region, StackName, Url, find, stack_errors
 
 if TYPE_CHECKING:
     from kanon.operate.explain import Explanation
@@ -19,9 +19,9 @@ def explain(
     set_id: Annotated[
         str, typer.Option("--set", metavar="ID", help="The set id as in the path of the API: base64url.")
     ],
-    stack: Stack = None,
+    stack: StackName = None,
     region: Region = None,
-    profile: Profile = None,
+    profile: AwsProfile = None,
     url: Url = None,
     joins: Annotated[
         bool,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kanon.cli.directories import Data, Joins, Period, directory_errors, given_of, say_counted
+from kanon.cli.directories import Data, InputRows, StepPeriod, directory_errors, given_of, say_counted
 from kanon.cli.errors import CommandError
 from kanon.cli.files import make_folder
 from kanon.cli.options import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def gate(
-    joins: Joins,
+    joins: InputRows,
     data: Data,
     table: Annotated[
         Path | None,
@@ -45,7 +45,7 @@ def gate(
     skip_bad_rows: SkipBadRows = False,
     type_: OneType = None,
     types_file: TypesFile = None,
-    period: Period = None,
+    period: StepPeriod = None,
 ) -> None:
     """Count the new rows of a log, evaluate the step of now, and say which sets turned true or false.
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ledger = typer.Typer(help="Show and change the ledger of budget spent by releases.", no_args_is_help=True)
 
-Place = Annotated[str, typer.Option("--ledger", help="Directory of the ledger, or dynamodb:TABLE.")]
+LedgerLocation = Annotated[str, typer.Option("--ledger", help="Directory of the ledger, or dynamodb:TABLE.")]
 DEFAULT = "kanon-ledger"
 
 
@@ -24,7 +24,7 @@ DEFAULT = "kanon-ledger"
 @release_errors()
 def show(
     dataset: Annotated[str | None, typer.Option(help="Only this dataset.", show_default=False)] = None,
-    place: Place = DEFAULT,
+    location: LedgerLocation = DEFAULT,
     as_json: Json = False,
 ) -> None:
     """Show what was spent on each dataset and unit, and every release.
@@ -33,7 +33,7 @@ def show(
     """
     from kanon.noise.bound import Bound
 
-    kept = _opened(place)
+    kept = _opened(location)
     if dataset is not None:
         kept.refuse_unknown(dataset)
     accounts = kept.accounts(dataset)
@@ -71,7 +71,7 @@ def add(
         bool, typer.Option("--budget", help="Set the budget of the dataset and unit, instead of a cost.")
     ] = False,
     past_budget: Annotated[bool, typer.Option("--past-budget", help="Enter a cost even if it is over budget.")] = False,
-    place: Place = DEFAULT,
+    location: LedgerLocation = DEFAULT,
 ) -> None:
     """Enter a cost that arose elsewhere (for the service's see `kanon plan`), a budget, or a remark.
 
@@ -86,7 +86,7 @@ def add(
 
     if unit not in UNITS:
         raise CommandError(f"--unit must be one of {', '.join(UNITS)}")
-    kept = Ledger.at(place)
+    kept = Ledger.at(location)
     if epsilon is None:
         if not note or budget:
             raise CommandError("give --epsilon and --delta, or a --note")
@@ -105,12 +105,12 @@ def add(
 
 @ledger.command()
 @release_errors()
-def verify(place: Place = DEFAULT) -> None:
+def verify(location: LedgerLocation = DEFAULT) -> None:
     """Check the chain of hashes and the secret of every release. Exit status 6: the ledger is damaged.
 
     Example: kanon ledger verify --ledger kanon-ledger
     """
-    kept = _opened(place)
+    kept = _opened(location)
     missing = kept.without_secret()
     if missing:
         raise CommandError(
@@ -121,21 +121,23 @@ def verify(place: Place = DEFAULT) -> None:
 
 @ledger.command()
 @release_errors()
-def forget(release: Annotated[str, typer.Argument(help="Id of the release.")], place: Place = DEFAULT) -> None:
+def forget(
+    release: Annotated[str, typer.Argument(help="Id of the release.")], location: LedgerLocation = DEFAULT
+) -> None:
     """Destroy the secret of a release. Then nobody can repeat the release or remove its noise.
 
     Example: kanon ledger forget 3
     """
-    _opened(place).forget(release)
+    _opened(location).forget(release)
     typer.echo(f"Release {release} is forgotten. Its cost remains.")
 
 
-def _opened(place: str) -> "Ledger":
+def _opened(location: str) -> "Ledger":
     from kanon.release.ledger import Ledger
 
-    if not place.startswith("dynamodb:") and not Path(place).is_dir():
-        raise CommandError(f"there is no ledger {place}")
-    return Ledger.at(place)
+    if not location.startswith("dynamodb:") and not Path(location).is_dir():
+        raise CommandError(f"there is no ledger {location}")
+    return Ledger.at(location)
 
 
 def _bound_json(bound: "Bound | None") -> dict[str, str] | None:

@@ -14,11 +14,11 @@ import typer
 from kanon.cli.errors import CommandError, one_line
 from kanon.cli.options import refuse_unused
 from kanon.cli.screen import cell, new_table, plain, screen, show_json
-from kanon.cli.stacks import LOCAL, Profile, find, stack_errors
+from kanon.cli.stacks import LOCAL, AwsProfile, find, stack_errors
 from kanon.client.auth import Auth, Bearer
 from kanon.http import encoding
 
-Row = dict[str, Any]
+ValueRow = dict[str, Any]
 
 
 class Format(StrEnum):
@@ -40,7 +40,7 @@ def listed(
     region: Annotated[
         str | None, typer.Option(help="Region of the stack. With --url the request is signed, as ListAuth=IAM needs.")
     ] = None,
-    profile: Profile = None,
+    profile: AwsProfile = None,
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Read the history in this directory of `kanon serve --data`.")
     ] = None,
@@ -93,7 +93,7 @@ def _signature(region: str, profile: str | None) -> Auth:
     return SigV4(credentials, region)
 
 
-def _now(type_name: str, url: str, auth: Auth | None) -> list[Row]:
+def _now(type_name: str, url: str, auth: Auth | None) -> list[ValueRow]:
     from kanon.client import Client
 
     with one_line(ValueError), Client(url, auth=auth) as client:
@@ -103,7 +103,7 @@ def _now(type_name: str, url: str, auth: Auth | None) -> list[Row]:
     return [each._asdict() for each in sorted(found.values)]
 
 
-def _history(type_name: str, data: Path, since: str | None) -> list[Row]:
+def _history(type_name: str, data: Path, since: str | None) -> list[ValueRow]:
     """The rows of the newest list of the history, or of all lists since a day."""
     from kanon.serving.directory import existing
     from kanon.serving.lists import history_of
@@ -124,7 +124,7 @@ def _history(type_name: str, data: Path, since: str | None) -> list[Row]:
     return list(table.to_pylist())
 
 
-def _history_of_stack(type_name: str, named: tuple[str, str | None, str | None], since: str | None) -> list[Row]:
+def _history_of_stack(type_name: str, named: tuple[str, str | None, str | None], since: str | None) -> list[ValueRow]:
     """The same of the bucket of a stack, which is read list by list."""
     first = None if since is None else _day(since)
     with stack_errors(": it needs those of `kanon doctor`, and s3:ListBucket and GetObject on the bucket of lists"):
@@ -142,7 +142,7 @@ def _history_of_stack(type_name: str, named: tuple[str, str | None, str | None],
             )
         if first is None:
             return [each._asdict() for step in steps[-1:] for each in objects.history(type_name, step)]
-        seen: dict[str, Row] = {}
+        seen: dict[str, ValueRow] = {}
         for step in (step for step in steps if day(step * objects.period) >= first):
             for each in objects.history(type_name, step):
                 seen.setdefault(each.value, {"value": each.value, "first": step})["last"] = step
@@ -156,7 +156,7 @@ def _day(text: str) -> str:
         raise typer.BadParameter("give a day as 2026-07-31", param_hint="--since") from None
 
 
-def _show(rows: list[Row], columns: Sequence[str], form: Format) -> None:
+def _show(rows: list[ValueRow], columns: Sequence[str], form: Format) -> None:
     match form:
         case Format.JSON:
             show_json(rows)
@@ -174,7 +174,7 @@ def _show(rows: list[Row], columns: Sequence[str], form: Format) -> None:
             typer.echo(f"{len(rows):,} values", err=True)
 
 
-def _as_csv(rows: list[Row], columns: Sequence[str]) -> str:
+def _as_csv(rows: list[ValueRow], columns: Sequence[str]) -> str:
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(columns)
@@ -182,7 +182,7 @@ def _as_csv(rows: list[Row], columns: Sequence[str]) -> str:
     return text.getvalue()
 
 
-def _write_parquet(rows: list[Row], columns: Sequence[str]) -> None:
+def _write_parquet(rows: list[ValueRow], columns: Sequence[str]) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 

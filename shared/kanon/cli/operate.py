@@ -26,8 +26,8 @@ from kanon.cli.operate_directory import (
     say_forgotten,
     unlist_there,
 )
-from kanon.cli.serve_data import Data
-from kanon.cli.stacks import Profile, Region, on_stack, on_stack_or_directory, stack_errors
+from kanon.cli.serve_data import ServiceDirectory
+from kanon.cli.stacks import AwsProfile, Region, on_stack, on_stack_or_directory, stack_errors
 
 if TYPE_CHECKING:
     from kanon.gate.storage.disk.control import ControlFile
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 operate = typer.Typer(help="Change a running stack. Each command says what it will do, and asks.", no_args_is_help=True)
 
-Place = Annotated[str, typer.Argument(metavar="TYPE/SET", help="The type, and the set id as in the path of the API.")]
+TypeAndSet = Annotated[
+    str, typer.Argument(metavar="TYPE/SET", help="The type, and the set id as in the path of the API.")
+]
 
 for name, command in (
     ("import", import_),
@@ -49,7 +51,7 @@ for name, command in (
 
 @operate.command("api-key")
 def api_key(
-    data: Data,
+    data: ServiceDirectory,
     name: Annotated[str | None, typer.Option(help="Name of the new key; by default key-1, key-2, ...")] = None,
     revoke: Annotated[str | None, typer.Option(metavar="NAME", help="Revoke this key instead of making one.")] = None,
 ) -> None:
@@ -254,7 +256,7 @@ def replay(
 
 @operate.command()
 @on_stack_or_directory
-def suppress(stack: "RunningStack | Path", place: Place, yes: Yes = False) -> None:
+def suppress(stack: "RunningStack | Path", place: TypeAndSet, yes: Yes = False) -> None:
     """Force a set to read false.
 
     Example: kanon operate suppress fledge/aGVsbG8 --stack kanon-prod
@@ -294,7 +296,7 @@ def unlist(
 
 @operate.command()
 @on_stack_or_directory
-def unsuppress(stack: "RunningStack | Path", place: Place, yes: Yes = False) -> None:
+def unsuppress(stack: "RunningStack | Path", place: TypeAndSet, yes: Yes = False) -> None:
     """Stop suppressing a set.
 
     Example: kanon operate unsuppress fledge/aGVsbG8 --stack kanon-prod
@@ -346,7 +348,7 @@ def destroy_noise_key(
 def lister_key_(
     stack: Annotated[str, typer.Option(help="Name of the stack. It need not exist yet.")],
     region: Region = None,
-    profile: Profile = None,
+    profile: AwsProfile = None,
 ) -> None:
     """Make the key to which values of listed types are sealed, and print the parameters to deploy with.
 
@@ -371,7 +373,7 @@ def issuer_key_(
     stack: Annotated[str, typer.Option(help="Name of the stack. It need not exist yet.")],
     new: Annotated[bool, typer.Option("--new", help="Make another one: the last one leaked.")] = False,
     region: Region = None,
-    profile: Profile = None,
+    profile: AwsProfile = None,
 ) -> None:
     """Make the key of the issuer of credentials, and print the parameter to deploy with.
 

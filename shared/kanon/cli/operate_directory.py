@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kanon.cli.directories import Data, Joins, Period, directory_errors, given_of, say_counted
+from kanon.cli.directories import Data, InputRows, StepPeriod, directory_errors, given_of, say_counted
 from kanon.cli.errors import CommandError
 from kanon.cli.options import (
     COLUMNS,
@@ -22,7 +22,7 @@ from kanon.cli.options import (
     text_of_file,
 )
 from kanon.cli.screen import working
-from kanon.cli.serve_data import Data as Served
+from kanon.cli.serve_data import ServiceDirectory
 
 if TYPE_CHECKING:
     from kanon.serving.directory import Directory
@@ -38,14 +38,14 @@ def ask(question: str, yes: bool) -> None:
 
 
 def import_(
-    log: Joins,
+    log: InputRows,
     data: Data,
     columns: ColumnNames = COLUMNS,
     dates: DateOrder = None,
     skip_bad_rows: SkipBadRows = False,
     type_: OneType = None,
     types_file: TypesFile = None,
-    period: Period = None,
+    period: StepPeriod = None,
 ) -> None:
     """Begin a new directory with a past log: each row counts in the step of its time. Nothing is decided for the past.
 
@@ -79,7 +79,7 @@ def forget_there(data: Path, client: str, sets: Path, *, base64: bool, yes: bool
 
 def forget_tags(
     tags: Annotated[Path, typer.Argument(metavar="FILE", help="Lines that clients have made with `tag`.")],
-    data: Served,
+    data: ServiceDirectory,
     yes: Yes = False,
 ) -> None:
     """Forget joins of a type with credentials, whose persons ask for it without a name. No count changes.
@@ -108,7 +108,7 @@ def forget_tags(
 
 def delete_account(
     name: Annotated[str, typer.Argument(help="Name of the API key, the claim `sub`, or what the verifier answers.")],
-    data: Served,
+    data: ServiceDirectory,
     auth: Annotated[str, typer.Option(help="What the account is: KEY, JWT or DEVICE.")] = "KEY",
     yes: Yes = False,
 ) -> None:

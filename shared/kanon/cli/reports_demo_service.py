@@ -21,7 +21,7 @@ from kanon.cli.files import Force, OutputFiles
 from kanon.cli.options import DateOrder, SkipBadRows, log_reading
 from kanon.cli.reports_demo import Log, Window, both_parameters, encrypted, log_of
 from kanon.cli.screen import progress, working
-from kanon.cli.stacks import Profile, Region, Stack, Url, find, stack_errors
+from kanon.cli.stacks import AwsProfile, Region, StackName, Url, find, stack_errors
 from kanon.client import Auth, Client, Connection, RefusedError
 from kanon.client.signing import SigV4
 from kanon.errors import KanonError
@@ -122,9 +122,9 @@ def demo_service(
     dates: DateOrder = None,
     skip_bad_rows: SkipBadRows = False,
     window: Window = 24,
-    stack: Stack = None,
+    stack: StackName = None,
     region: Region = None,
-    profile: Profile = None,
+    profile: AwsProfile = None,
     url: Url = None,
     picture: Annotated[Path, typer.Option("--plot", help="File for the picture of the budgets (PNG).")] = Path(
         "build/demo-budgets.png"

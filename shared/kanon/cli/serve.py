@@ -13,7 +13,7 @@ import typer
 from kanon.cli.errors import one_line
 from kanon.cli.options import OneType, TypesFile, json_of_file, own_types, refuse_unused, types_document
 from kanon.cli.screen import program, working
-from kanon.cli.serve_data import ONLY_DATA, Credentials, OfLists, Place, serve_directory, usable
+from kanon.cli.serve_data import ONLY_DATA, Credentials, OfLists, ServeOptions, serve_directory, usable
 from kanon.cors import Cors
 from kanon.serving.access import AuthMode
 
@@ -120,7 +120,7 @@ def serve(
         lists = OfLists(list_auth, review_steps, list_days)
         reports = report_origins, epsilon_cap, delta_cap
         document = types_document(type_, types_file)
-        serve_directory(Place(data, host, port, cors, gateway), period, document, credentials, reports, lists)
+        serve_directory(ServeOptions(data, host, port, cors, gateway), period, document, credentials, reports, lists)
 
 
 def _pages(origins: "list[str]") -> Cors:

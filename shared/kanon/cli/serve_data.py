@@ -38,13 +38,13 @@ ONLY_DATA = (
 )
 """The options of ``kanon serve`` that need ``--data``."""
 
-Data = Annotated[Path, typer.Option("--data", metavar="DIR", help="Directory of `kanon serve --data`.")]
+ServiceDirectory = Annotated[Path, typer.Option("--data", metavar="DIR", help="Directory of `kanon serve --data`.")]
 OfReports = tuple[str | None, str | None, str | None]
 """What the options say of reports: the origins, and the caps of epsilon and delta."""
 
 
 @dataclass(frozen=True)
-class Place:
+class ServeOptions:
     """Where a service keeps everything, where it listens, to pages of which origins, and whether to relays."""
 
     data: Path
@@ -204,7 +204,12 @@ def _reporting(directory: "Directory", asked: OfReports) -> "DirectoryReports | 
 
 @needs("serve")
 def serve_directory(
-    place: Place, period: int | None, types: str | None, credentials: Credentials, reports: OfReports, lists: OfLists
+    options: ServeOptions,
+    period: int | None,
+    types: str | None,
+    credentials: Credentials,
+    reports: OfReports,
+    lists: OfLists,
 ) -> None:
     """Serve a directory until a signal ends it."""
     credentials.check()
@@ -214,43 +219,43 @@ def serve_directory(
     from kanon.serving.directory import HOUR, Given, open_directory
     from kanon.serving.service import Running
 
-    if not place.host:
+    if not options.host:
         raise typer.BadParameter("give an address, such as 127.0.0.1", param_hint="--host")
     stop = threading.Event()
     with directory_errors(), ExitStack() as opened:
         if types is not None:  # before a directory is made
             lists.check(read_types(types, period or HOUR).values(), credentials)
-        directory = open_directory(place.data, Given(period=period, types=types), clock.now())
+        directory = open_directory(options.data, Given(period=period, types=types), clock.now())
         opened.callback(directory.close)
         opened.enter_context(directory.or_taken_back())
         keys = ApiKeys(lambda: directory.control.database)
         access = credentials.access(keys.has, directory.types.values())
         reporting = _reporting(directory, reports)
-        gateway, lister = place.relayed(directory), lists.opened(directory, credentials)
+        gateway, lister = options.relayed(directory), lists.opened(directory, credentials)
         enrolment = credentials.enrolment(directory, keys)
         if reporting is not None:
             opened.callback(reporting.close)
         for number in (signal.SIGINT, signal.SIGTERM):  # before anything says that it runs
             signal.signal(number, lambda *_: stop.set())
-        with usable(place.port, place.host):
+        with usable(options.port, options.host):
             running = Running(
-                directory, access, place.host, place.port, place.cors, reporting, gateway, lister, enrolment
+                directory, access, options.host, options.port, options.cors, reporting, gateway, lister, enrolment
             )
         opened.pop_all()
     with closing(running):
-        if _is_loopback(place.host) and sys.stderr.isatty():  # a log must not keep the token
+        if _is_loopback(options.host) and sys.stderr.isatty():  # a log must not keep the token
             typer.echo(f"Console: {running.console.address(running.url)}", err=True)
-        _say_who_may_call(place, credentials, any_key=bool(keys.all()))
+        _say_who_may_call(options, credentials, any_key=bool(keys.all()))
         stop.wait()
 
 
-def _say_who_may_call(place: Place, credentials: Credentials, *, any_key: bool) -> None:
+def _say_who_may_call(options: ServeOptions, credentials: Credentials, *, any_key: bool) -> None:
     """Say on standard error what an operator must know before anybody calls."""
     if AuthMode.KEY in (credentials.join, credentials.batch, credentials.lists) and not any_key:
-        typer.echo(f"No API key exists yet. Make one: {program()} operate api-key --data {place.data}", err=True)
+        typer.echo(f"No API key exists yet. Make one: {program()} operate api-key --data {options.data}", err=True)
     if credentials.join is AuthMode.OPEN:
         warn("with --join-auth OPEN anybody who reaches this port can invent clients, and so make any set true")
-    if not _is_loopback(place.host):
+    if not _is_loopback(options.host):
         warn("requests and keys travel unencrypted: let a proxy that speaks HTTPS forward them")
 
 
@@ -262,7 +267,7 @@ def _is_loopback(host: str) -> bool:
 
 
 @needs("serve")
-def api_key(data: Data, name: "str | None", revoke: "str | None") -> None:
+def api_key(data: ServiceDirectory, name: "str | None", revoke: "str | None") -> None:
     """Make or revoke an API key, also beside a running service."""
     from kanon import clock
     from kanon.gate.storage.disk.control import NAME, ControlFile

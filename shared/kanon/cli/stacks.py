@@ -16,9 +16,11 @@ from kanon.cli.errors import CommandError
 if TYPE_CHECKING:
     from kanon.operate.stacks import RunningStack
 
-Stack = Annotated[str | None, typer.Option(help="Name of the deployed stack.")]
+StackName = Annotated[str | None, typer.Option(help="Name of the deployed stack.")]
 Region = Annotated[str | None, typer.Option(help="Region of the stack; by default the shell's.")]
-Profile = Annotated[str | None, typer.Option("--aws-profile", help="AWS credentials profile; by default the shell's.")]
+AwsProfile = Annotated[
+    str | None, typer.Option("--aws-profile", help="AWS credentials profile; by default the shell's.")
+]
 Url = Annotated[
     str | None,
     typer.Option(help="Without --stack: the URL of `kanon serve` on this machine; by default http://127.0.0.1:8000."),
@@ -93,9 +95,9 @@ def _named(command: Callable[..., None], names: Collection[str]) -> Callable[...
     @wraps(command, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
     def named(
         *,
-        stack: Stack = None,
+        stack: StackName = None,
         region: Region = None,
-        profile: Profile = None,
+        profile: AwsProfile = None,
         url: Url = None,
         data: Data = None,
         **own: Any,
