@@ -26,7 +26,7 @@ class NotNowError(Error):
     """The request is for another step or week, or comes too early. The text says what to change."""
 
 
-class TakenError(Error):
+class AccountTakenError(Error):
     """The account has another m1, on another device or a lost one; or it was deleted."""
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ class Enrolling:
         Raises:
             NotNowError: it is for another week, or enrolment is closed.
             CredentialError: the request is malformed, or not one for this service.
-            TakenError: the account has another m1, or was deleted, too short a time ago.
+            AccountTakenError: the account has another m1, or was deleted, too short a time ago.
         """
         if now < self.closed_until():
             raise NotNowError("the rows of accounts were lost: enrolment opens when no join counts any more")
@@ -160,7 +160,7 @@ class Enrolling:
         asked = AccountRow(commitment(message), week, deleted=False, recovery=recovery)
         self.accounts.record(account, asked, free_through(now, self.longest))
         if not covers(self.accounts.read(account), asked):
-            raise TakenError
+            raise AccountTakenError
         return response
 
 
@@ -176,4 +176,13 @@ def free_through(now: float, longest: int) -> int:
     return week_of(now - AFTER - longest - LATE) - 1
 
 
-__all__ = ["AccountRow", "Accounts", "Admission", "CredentialError", "Enrolling", "Issuer", "NotNowError", "TakenError"]
+__all__ = [
+    "AccountRow",
+    "AccountTakenError",
+    "Accounts",
+    "Admission",
+    "CredentialError",
+    "Enrolling",
+    "Issuer",
+    "NotNowError",
+]

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, StrictInt
 
 from kanon import clock
 from kanon.credentials.arc import REQUEST_BYTES
-from kanon.credentials.enrolling import MOST_RECOVERY_BYTES, CredentialError, Enrolling, NotNowError, TakenError
+from kanon.credentials.enrolling import MOST_RECOVERY_BYTES, AccountTakenError, CredentialError, Enrolling, NotNowError
 from kanon.gate.models import CREDENTIALS, ISSUER_KEYS
 from kanon.http.answers import UNKNOWN_CALLER, Body, error_answer, wrong_field
 from kanon.http.bodies import RequestError
@@ -94,7 +94,7 @@ class EnrolRoutes:
             raise RequestError(wrong_field("epoch", str(error))) from None
         except CredentialError as error:
             raise RequestError(wrong_field("request", str(error))) from None
-        except TakenError as error:
+        except AccountTakenError as error:
             raise RequestError(error_answer(409, str(error))) from None
         return _answer({"response": _text(response)})
 

@@ -16,7 +16,7 @@ from kanon.aws import CONFIG
 from kanon.clock import week_of
 from kanon.credentials import arc, enrolling
 from kanon.credentials.contexts import credential_context
-from kanon.credentials.enrolling import AccountRow, Enrolling, Issuer, TakenError
+from kanon.credentials.enrolling import AccountRow, AccountTakenError, Enrolling, Issuer
 from kanon.errors import KanonError
 from kanon.gate.storage.aws.accounts import Accounts
 from kanon.gate.storage.aws.opening import Opening
@@ -66,7 +66,7 @@ class Attempts:
         use = Enrolling(ISSUER, accounts, LONGEST, lambda: self.opening.closed_until("accounts"))
         try:
             use.enrol(ACCOUNT, message(person), WEEK, b"", NOW)
-        except (BotoCoreError, ClientError, KanonError, ProcessDied, TakenError):
+        except (BotoCoreError, ClientError, KanonError, ProcessDied, AccountTakenError):
             return False
         finally:
             self.injector.worker = None
