@@ -341,6 +341,11 @@ def test_the_table_for_athena_is_that_of_the_files(listing: Stack, tmp_path: Pat
         assert all(each != declared(DDL.replace(right, wrong)) for each in found), wrong
 
 
+def flipped(sealed: bytes) -> bytes:
+    """A sealed value with another last byte."""
+    return sealed[:-1] + bytes([sealed[-1] ^ 1])
+
+
 def test_one_damaged_value_is_reported_and_the_others_are_listed(listing: Stack) -> None:
     s3, (states, lists) = listing.session.client("s3"), map(listing.storage.buckets.get, ("StatesBucket", "ListBucket"))
     found: dict[str, list[ListedSet]] = {}
@@ -350,7 +355,7 @@ def test_one_damaged_value_is_reported_and_the_others_are_listed(listing: Stack)
             found[shows] = list(decode(shows, s3.get_object(Bucket=states, Key=item["Key"])["Body"].read()) or ())
     damaged = min(each.key for sets in found.values() for each in sets)
     for shows, sets in found.items():
-        changed = [each._replace(sealed=each.sealed[:-1] + b"x") if each.key == damaged else each for each in sets]
+        changed = [each._replace(sealed=flipped(each.sealed)) if each.key == damaged else each for each in sets]
         s3.put_object(Bucket=states, Key=name_beside(shows), Body=encode(shows, changed))
     for item in s3.list_objects_v2(Bucket=lists, Prefix="opened/")["Contents"]:
         s3.delete_object(Bucket=lists, Key=item["Key"])
