@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import math
 import os
 import subprocess
 import sys
@@ -331,6 +332,12 @@ def test_a_missing_file_and_a_folder_say_to_check_the_path(tmp_path: Path) -> No
     for path, message in ((tmp_path / "nothing.csv", "there is no file"), (tmp_path, "cannot be read")):
         with pytest.raises(LogError, match=f"{message}.*: check the path"):
             next(read_joins(path))
+
+
+def test_a_number_that_is_missing_is_no_client_called_nan(tmp_path: Path) -> None:
+    (path := tmp_path / "log").write_bytes(as_parquet(time=[1, 2], set=["a", "b"], client=[1.0, math.nan]))
+    with pytest.raises(LogError, match=f"row 2, column client: {EMPTY}"):
+        list(read_joins(path))
 
 
 def test_without_pyarrow_parquet_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -141,6 +142,7 @@ def test_json_lines_give_the_same_joins_or_the_same_error(tmp_path_factory, rows
         {"time": pa.array([1, 1 << 60], pa.timestamp("ms")), "set": ["a", "b"], "client": [1, 2]},
         {"time": pa.array([1.5, 1.7e12]), "set": [" ", "b"], "client": pa.array([1, 2], pa.decimal128(9, 2))},
         {"time": pa.array([None, None]), "set": ["a", "b"], "client": [1, 2]},
+        {"time": pa.array([1, 2]), "set": ["a", "b"], "client": [1.0, math.nan]},
     ],
 )
 def test_parquet_gives_the_same_joins_or_the_same_error(tmp_path: Path, columns: dict[str, object]) -> None:
