@@ -2,6 +2,7 @@
 
 import json
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -486,6 +487,9 @@ def _type_and_set(place: str, types: "Collection[str]") -> tuple[str, bytes]:
     if type_name not in types:
         raise typer.BadParameter("give TYPE/SET with a type that is configured", param_hint="TYPE/SET")
     try:
-        return type_name, decode_base64url(text)
+        set_id = decode_base64url(text)
     except ValueError as error:
         raise typer.BadParameter(f"the set id {error}", param_hint="TYPE/SET") from error
+    if urlsafe_b64encode(set_id).decode().rstrip("=") != text:  # two texts for one id: this one is probably a value
+        raise typer.BadParameter("the set id must be base64url as `kanon set-id` prints it", param_hint="TYPE/SET")
+    return type_name, set_id
