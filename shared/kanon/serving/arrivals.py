@@ -25,11 +25,14 @@ from kanon.gate.types import Type
 from kanon.keys import Secret
 
 if TYPE_CHECKING:
+    from kanon.gate.storage.disk.control import ControlFile
     from kanon.gate.storage.disk.log import DiskLog
     from kanon.gate.storage.protocols import Manifest
     from kanon.joinlog.numbered import JoinBatch, Texts
 
 NAME = "arrivals.db"
+COUNTED = "counted"
+"""The text of the control file that names the record."""
 ROW_BYTES = 16
 ENTRIES_A_MOVE = 50_000
 CACHE_KIB = 1 << 16
@@ -198,6 +201,19 @@ class Arrivals(Database):
         """The digest of the answers of a step; None if they were not released here."""
         found = self.database.execute("SELECT digest FROM released WHERE step = ?", (step,)).fetchone()
         return None if found is None else str(found[0])
+
+
+def opened(directory: Path, control: "ControlFile") -> Arrivals:
+    """The record of a directory. The control file says from then on that there is one."""
+    record = Arrivals(directory)
+    if not control.text(COUNTED):
+        control.put_text(COUNTED, NAME)
+    return record
+
+
+def missing(directory: Path, control: "ControlFile") -> bool:
+    """Whether the record of a directory is lost: its rows would count again."""
+    return bool(control.text(COUNTED)) and not (directory / NAME).exists()
 
 
 def finish(directory: Path, log: "DiskLog") -> None:

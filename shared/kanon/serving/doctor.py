@@ -98,7 +98,9 @@ def _findings(path: Path, control: ControlFile, now: float) -> Iterator[Finding]
     yield _old_joins(path, control, schedule, now)
     yield _keys(control)
     yield _parts(path, control)
-    if error := _unreadable(path / arrivals.NAME):
+    if arrivals.missing(path, control):
+        yield Finding("rows", Verdict.FAIL, f"{arrivals.NAME} is missing: rows would count again", RESTORE)
+    elif error := _unreadable(path / arrivals.NAME):
         yield Finding("rows", Verdict.FAIL, f"{arrivals.NAME} cannot be read: {error}", RESTORE)
     if (path / lists.NAME).exists():
         with closing(ReadOnlyLists(path)) as of_lists:

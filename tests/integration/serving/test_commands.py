@@ -315,6 +315,21 @@ def test_a_given_secret_that_is_weak_or_unknown_is_refused(
     assert left("d/secrets") == {name}
 
 
+def test_a_lost_record_of_counted_rows_is_noticed_until_a_new_generation_accepts_it(
+    at: Callable[[float], None],
+) -> None:
+    log(crowd(-1))
+    assert run("gate", "log.csv", "--data", "d", "--type", TYPE)[0] == 0
+    Path("d/arrivals.db").unlink()
+    status, told = run("gate", "log.csv", "--data", "d")
+    assert (status, "d/arrivals.db is missing: put it back from a backup" in told) == (2, True)
+    assert "arrivals.db is missing: rows would count again" in run("doctor", "--data", "d", "--json")[1]
+    assert run("operate", "new-generation", "--data", "d", "--original", "none", "--yes")[0] == 0
+    assert "200 new" in run("gate", "log.csv", "--data", "d")[1]
+    Path("d/arrivals.db").unlink()
+    assert run("gate", "log.csv", "--data", "d")[0] == 2
+
+
 def test_a_start_that_fails_beside_another_process_deletes_nothing(at: Callable[[float], None]) -> None:
     log(crowd(-1))
     with open_directory(Path("d"), Given(types=f'{{"fledge": {TYPE}}}'), clock.now()) as directory:
@@ -334,6 +349,8 @@ def test_a_set_is_suppressed_beside_a_running_service(at: Callable[[float], None
     log(crowd(-1))
     run("gate", "log.csv", "--data", "d", "--type", TYPE)
     with open_directory(Path("d"), None, clock.now()):
+        status, told = run("operate", "suppress", "fledge/s0", "--data", "d", "--yes")  # a value, with spare bits
+        assert (status, "base64url as `kanon set-id` prints it" in told) == (2, True)
         assert run("operate", "suppress", "fledge/c2hvZXM", "--data", "d", "--yes")[0] == 0
         told = run("gate", "log.csv", "--data", "d")[1]
         assert told == "kanon gate: another process has d open: stop it first\n"
