@@ -218,7 +218,7 @@ AFTER_A_CLOCK_AHEAD = (
 def ahead(mark: int, schedule: Schedule, now: float) -> str:
     """What is wrong if steps after the one of ``now`` were evaluated, or the first one is later; empty if nothing is.
 
-    A clock that is set back by less than a step makes no difference.
+    With a clock that is set back by less than a step, only joins are refused, until the next step.
     """
     if mark <= schedule.last_closed(now) + 1:
         return ""
