@@ -203,15 +203,16 @@ class Arrivals(Database):
         return None if found is None else str(found[0])
 
 
-def opened(directory: Path, control: "ControlFile") -> Arrivals:
-    """The record of a directory. The control file says from then on that there is one."""
+def open_record(directory: Path, control: "ControlFile") -> Arrivals:
+    """The record of a directory, which is made if there is none. The control file says from then on that there is."""
     record = Arrivals(directory)
     if not control.text(COUNTED):
+        record.database  # noqa: B018, it makes the file
         control.put_text(COUNTED, NAME)
     return record
 
 
-def missing(directory: Path, control: "ControlFile") -> bool:
+def is_lost(directory: Path, control: "ControlFile") -> bool:
     """Whether the record of a directory is lost: its rows would count again."""
     return bool(control.text(COUNTED)) and not (directory / NAME).exists()
 

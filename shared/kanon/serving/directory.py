@@ -268,7 +268,7 @@ def open_directory(path: Path, given: Given | None, now: float, *, to_import: bo
         _refuse_copy(control, path)
         if control.text(IMPORTING) is not None and not to_import:
             raise ConfigurationError(f"an import into {path} was not finished: run `kanon operate import` again")
-        if arrivals.missing(path, control):
+        if arrivals.is_lost(path, control):
             raise ConfigurationError(
                 f"{path / arrivals.NAME} is missing: put it back from a backup. If it is lost, run `kanon operate"
                 f" new-generation --data {path} --original none`; then rows of the last window count once more"
@@ -356,7 +356,7 @@ def new_generation(path: Path, *, new_key: bool = False) -> int:
         changed: dict[str, Any] = {"log_generations": entries}
         with transaction(control.database):  # an older file stays refused until all of it is done
             _end_credentials(control, path, settings)
-            if arrivals.missing(path, control):
+            if arrivals.is_lost(path, control):
                 control.put_text(arrivals.COUNTED, "")
             if new_key:
                 changed["noise_keys"] = _draw_noise_key(control, path / "secrets" / NOISE_KEYS, settings, first)

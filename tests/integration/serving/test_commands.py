@@ -330,6 +330,14 @@ def test_a_lost_record_of_counted_rows_is_noticed_until_a_new_generation_accepts
     assert run("gate", "log.csv", "--data", "d")[0] == 2
 
 
+def test_a_run_that_is_refused_before_it_counts_loses_no_record(at: Callable[[float], None]) -> None:
+    log(crowd(-1))
+    run("gate", "log.csv", "--data", "other", "--type", TYPE, TABLE, "s.csv")
+    open_directory(Path("d"), Given(types=f'{{"fledge": {TYPE}}}'), clock.now()).close()
+    assert "answers of another deployment" in run("gate", "log.csv", "--data", "d", TABLE, "s.csv")[1]
+    assert run("gate", "log.csv", "--data", "d")[1].startswith("Rows: 200 new, and counted.")
+
+
 def test_a_start_that_fails_beside_another_process_deletes_nothing(at: Callable[[float], None]) -> None:
     log(crowd(-1))
     with open_directory(Path("d"), Given(types=f'{{"fledge": {TYPE}}}'), clock.now()) as directory:
