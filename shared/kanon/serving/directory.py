@@ -119,7 +119,7 @@ class Directory:
         settings, types: the settings and types in force.
         joining, querying: the use cases behind its HTTP interface.
         control, log, parts: its storage.
-        made: the names of the files and folders that this opening has made; none if the deployment was there.
+        before: what was there before this opening made the deployment; None if the deployment was there.
     """
 
     path: Path
@@ -132,7 +132,7 @@ class Directory:
     parts: PartFiles
     segments: Segments
     _lock: int = field(repr=False)
-    made: frozenset[str] = frozenset()
+    before: frozenset[Path] | None = None
     _kept: float = 0.0
     _failed: bool = False
     _others: list[Database] = field(default_factory=list, repr=False)
@@ -182,7 +182,7 @@ class Directory:
             for other in (*self._others, self.control):
                 other.close()
             if self._failed:
-                _take_back(self.path, self.made)
+                _take_back(self.path, self.before)
         finally:
             os.close(self._lock)
 
@@ -195,7 +195,7 @@ class Directory:
         try:
             yield
         except Exception:
-            self._failed = bool(self.made)
+            self._failed = True
             raise
 
     def closes(self, other: Database) -> None:
@@ -259,9 +259,9 @@ def open_directory(path: Path, given: Given | None, now: float, *, to_import: bo
     with ExitStack() as opened:
         lock = _locked(path)
         opened.callback(os.close, lock)
-        made = frozenset() if (path / NAME).exists() else _MADE - {each.name for each in path.iterdir()}
-        opened.push(lambda kind, *_: _take_back(path, made) if kind and issubclass(kind, Exception) else None)
-        if made and (path / "secrets").exists():
+        before = None if (path / NAME).exists() else frozenset((*path.iterdir(), *(path / "secrets").glob("*")))
+        opened.push(lambda kind, *_: _take_back(path, before) if kind and issubclass(kind, Exception) else None)
+        if before is not None and (path / "secrets").exists():
             refuse_given(path / "secrets")
         control = ControlFile(path)
         opened.callback(control.close)
@@ -312,19 +312,25 @@ def open_directory(path: Path, given: Given | None, now: float, *, to_import: bo
         opened.pop_all()
     joining = Joining(types, pepper, client_key, log, settings.period, settings.outage_allowance, seal)
     querying = Querying(types, pepper, control, settings.period, ONE_SLOT, settings.publish_delay, settings.max_stale)
-    return Directory(path, settings, types, joining, querying, control, log, parts, segments, lock, made)
+    return Directory(path, settings, types, joining, querying, control, log, parts, segments, lock, before)
 
 
-_MADE = frozenset((
+_MADE = {
     *(NAME, arrivals.NAME, LISTS, ACCOUNTS, reports.NAME, "import.db"),
     *("lists", "log", "parts", "reports", "secrets", "seen", "summaries", "work"),
-))  # fmt: skip
+}
 
 
-def _take_back(path: Path, made: Collection[str]) -> None:
-    """Delete what was ``made`` in a directory. Its lock is held, and stays."""
-    for each in path.iterdir():
-        if each.name.removesuffix("-wal").removesuffix("-shm") in made:
+def _take_back(path: Path, before: Collection[Path] | None) -> None:
+    """Delete what was made in a directory that held nothing but its lock, which is held and stays, and given secrets.
+
+    ``before`` is what was there; None if a deployment was, of which nothing is deleted.
+    """
+    if before is None:
+        return
+    found = (each for each in path.iterdir() if each.name.removesuffix("-wal").removesuffix("-shm") in _MADE)
+    for each in [*found, *(path / "secrets").glob("*")]:
+        if each not in before and each.exists():
             shutil.rmtree(each) if each.is_dir() else each.unlink()
 
 

@@ -41,13 +41,15 @@ def refuse_given(folder: Path) -> None:
     Raises:
         ConfigurationError: there is one.
     """
-    names = (PEPPER, CLIENT_KEY, NOISE_KEYS, LIST_KEY, ISSUER_KEY, ACCOUNT_KEY, GATEWAY_KEY)
+    names = (PEPPER, CLIENT_KEY, NOISE_KEYS)  # an issuer key that came back would revive ended credentials
     for file in sorted(folder.iterdir()):
         if file.name.startswith("."):  # a mounted secret has such folders
             continue
         if file.name not in names:
             near = " or ".join(get_close_matches(file.name, names, 1) or names)
-            raise ConfigurationError(f"{file} is no secret of a deployment: take it away, or call it {near}")
+            raise ConfigurationError(
+                f"{file} is no secret that a new deployment takes: take it away, or call it {near}"
+            )
         texts = noise_texts(file) if file.name == NOISE_KEYS else {FIRST_KEY: _text(file)}
         if set(texts) != {FIRST_KEY}:
             raise ConfigurationError(f"{file} must have one key with the id {FIRST_KEY}")

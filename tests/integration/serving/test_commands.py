@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -278,7 +279,11 @@ def test_a_new_deployment_takes_the_secrets_that_it_is_given(at: Callable[[float
         (folder / name).write_text(text)
     Path("log.csv").write_text("no log")
     assert run("gate", "log.csv", "--data", "d", "--type", TYPE)[0] == 2
-    assert left("d") == {"lock", "secrets"}
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        told = run("serve", "--data", "d", "--type", TYPE, "--port", port, "--report-origins", "*", "--gateway")[1]
+        assert f"port {port} is in use" in told
+    assert (left("d"), left("d/secrets")) == ({"lock", "secrets"}, {*given, "..data"})
     log(crowd(-1))
     assert run("gate", "log.csv", "--data", "d", "--type", TYPE)[0] == 0
     assert {name: (folder / name).read_text() for name in given} == given
@@ -295,11 +300,12 @@ def test_a_new_deployment_takes_the_secrets_that_it_is_given(at: Callable[[float
         (
             "set_pepper",
             "p" * 64,
-            "d/secrets/set_pepper is no secret of a deployment: take it away, or call it set-pepper",
+            "d/secrets/set_pepper is no secret that a new deployment takes: take it away, or call it set-pepper",
         ),
         ("noise-keys.json", '{"1": "changeme"}', "noise-keys.json has fewer than 43 characters"),
         ("noise-keys.json", json.dumps({"2": "n" * 64}), "noise-keys.json must have one key with the id 1"),
         ("client-key", "\udcff", "d/secrets/client-key cannot be read as text"),
+        ("issuer-key", "i" * 64, "d/secrets/issuer-key is no secret that a new deployment takes"),
     ],
 )
 def test_a_given_secret_that_is_weak_or_unknown_is_refused(
@@ -343,7 +349,7 @@ def test_a_start_that_fails_beside_another_process_deletes_nothing(at: Callable[
     with open_directory(Path("d"), Given(types=f'{{"fledge": {TYPE}}}'), clock.now()) as directory:
         assert "another process has d open" in run("gate", "log.csv", "--data", "d", "--type", TYPE)[1]
         assert {"control.db", "secrets", "log"} < left("d")
-        assert directory.made
+        assert directory.before is not None
     with (
         pytest.raises(ValueError, match="later"),
         open_directory(Path("d"), None, clock.now()) as directory,
