@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from kanon import clock
 from kanon.errors import meant
 from kanon.gate.lists import MOST_VALUES, ListEntry, Lists, ReadableList
-from kanon.gate.models import NextUpdate, Step, moment, unknown_type
+from kanon.gate.models import NextUpdate, Step, unknown_type, utc_text
 from kanon.gate.paths import TypeInPath
 from kanon.gate.publishing import next_tick, tick_of
 from kanon.gate.ranges import ListStep
@@ -171,7 +171,7 @@ class ListRoutes:
 
     def _of(self, type_name: str, found: ReadableList | None) -> dict[str, Any]:
         step = None if found is None else found.step
-        return {"type": type_name, "step": step, "nextUpdate": moment(self._next_update(found))}
+        return {"type": type_name, "step": step, "nextUpdate": utc_text(self._next_update(found))}
 
     def _next_update(self, found: ReadableList | None) -> int:
         now = clock.now()

@@ -291,7 +291,7 @@ NextUpdate = Annotated[
 ]
 
 
-def moment(unix: int) -> str:
+def utc_text(unix: int) -> str:
     """A time in seconds of Unix, as ``NextUpdate`` has it."""
     return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 

@@ -18,9 +18,9 @@ from kanon.gate.models import (
     TypeAnswer,
     TypesAnswer,
     ValidateHashesBody,
-    moment,
     too_many_hashes,
     unknown_type,
+    utc_text,
 )
 from kanon.gate.paths import SetInPath, TypeInPath
 from kanon.gate.querying import Answer, Querying
@@ -112,7 +112,7 @@ class QueryRoutes:
             raise RequestError(unknown_type(type_name, self.types))
         now = clock.now()
         answer = self.querying().query([(type_name, set_id)], now)
-        status = SetAnswer(k_anonymous=answer.above[0], step=answer.step, next_update=moment(answer.next_update))
+        status = SetAnswer(k_anonymous=answer.above[0], step=answer.step, next_update=utc_text(answer.next_update))
         return json_answer(status, _until_next_tick(answer, now))
 
     def list_types(self) -> Response[TypesAnswer]:
@@ -147,7 +147,7 @@ class QueryRoutes:
         body = QueryAnswer(
             k_anonymous_sets=found,
             step=answer.step,
-            next_update=moment(answer.next_update),
+            next_update=utc_text(answer.next_update),
         )
         return json_answer(body, _until_next_tick(answer, now))
 

@@ -36,10 +36,8 @@ def _environments(reports: RunningReports, _: float) -> Iterator[Finding]:
 
 def _fingerprints(reports: RunningReports, _: float) -> Iterator[Finding]:
     """Whether a deployment changed an immutable value: then these functions refuse to work."""
-    check, recorded = (
-        "report fingerprints",
-        RecordedSettings(reports.client("dynamodb"), reports.aggregate.control_table),
-    )
+    check = "report fingerprints"
+    recorded = RecordedSettings(reports.client("dynamodb"), reports.aggregate.control_table)
     changed: set[str] = set()
     started = []
     for function, settings in (("jobs", reports.jobs), ("decrypt", reports.decrypt), ("aggregate", reports.aggregate)):

@@ -39,7 +39,7 @@ class Sketch:
 
     Attributes:
         size: K, the largest number of kept values.
-        key_check: :attr:`kanon.risk.hashing.Key.check` of its key, 8 bytes.
+        key_check: :attr:`kanon.risk.hashing.HashKey.check` of its key, 8 bytes.
         total_rows: all rows of the log, also those of values that are not kept.
         values: hashes in ascending order, shape (n,).
         rows: rows of each value, shape (n,).

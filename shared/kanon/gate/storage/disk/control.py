@@ -283,14 +283,14 @@ class ControlFile(Counted):
                 f" WHERE suppressed = 0 AND newest IS NOT NULL AND set_key IN ({places})",
                 keys,
             )
-            yield from ((bytes(key), _crossings(*columns)) for key, *columns in rows)
+            yield from ((bytes(key), _crossings_of(*columns)) for key, *columns in rows)
 
     def all_crossings(self) -> Iterator[tuple[bytes, tuple[int, ...], bool]]:
         """Set key and stored crossings of every set that has any, and whether it is suppressed."""
         rows = self.database.execute(
             "SELECT set_key, earlier, newest, suppressed FROM statuses WHERE newest IS NOT NULL"
         )
-        return ((bytes(key), _crossings(*columns), bool(suppressed)) for key, *columns, suppressed in rows)
+        return ((bytes(key), _crossings_of(*columns), bool(suppressed)) for key, *columns, suppressed in rows)
 
     def suppress(self, set_key: bytes) -> None:
         """Force a set to read false, even if it crosses."""
@@ -330,7 +330,7 @@ class ControlFile(Counted):
             " AND set_key NOT IN (SELECT set_key FROM unlisted)",
             (type_number,),
         )
-        return ((bytes(key), _crossings(*columns), bytes(value)) for key, *columns, value in rows)
+        return ((bytes(key), _crossings_of(*columns), bytes(value)) for key, *columns, value in rows)
 
     def unlisted(self) -> frozenset[bytes]:
         """The sets that no list shows."""
@@ -342,7 +342,7 @@ class ControlFile(Counted):
         self.database.execute("INSERT OR IGNORE INTO unlisted VALUES (?)", (set_key,))
 
 
-def _crossings(earlier: int | None, newest: int) -> tuple[int, ...]:
+def _crossings_of(earlier: int | None, newest: int) -> tuple[int, ...]:
     return (newest,) if earlier is None else (earlier, newest)
 
 
