@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
@@ -334,8 +335,10 @@ def test_a_missing_file_and_a_folder_say_to_check_the_path(tmp_path: Path) -> No
             next(read_joins(path))
 
 
-def test_a_number_that_is_missing_is_no_client_called_nan(tmp_path: Path) -> None:
-    (path := tmp_path / "log").write_bytes(as_parquet(time=[1, 2], set=["a", "b"], client=[1.0, math.nan]))
+@pytest.mark.parametrize("digits", [np.float16, np.float32, np.float64])
+def test_a_number_that_is_missing_is_no_client_called_nan(tmp_path: Path, digits: type) -> None:
+    content = as_parquet(time=[1, 2], set=["a", "b"], client=np.array([1, math.nan], digits))
+    (path := tmp_path / "log").write_bytes(content)
     with pytest.raises(LogError, match=f"row 2, column client: {EMPTY}"):
         list(read_joins(path))
 

@@ -112,8 +112,8 @@ def _texts(column: Any) -> tuple[Any, Mask]:
     """The texts of a column, and where they are valid."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if column.type in (pa.float32(), pa.float64()):  # pandas writes numbers that are missing as NaN
-        column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+    if pa.types.is_floating(column.type):  # pandas writes numbers that are missing as NaN
+        column = pc.if_else(pc.is_nan(column.cast(pa.float64())), pa.scalar(None, column.type), column)
     valid, cells = np.ones(len(column), bool), column
     if not pa.types.is_string(column.type):
         try:
