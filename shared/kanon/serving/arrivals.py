@@ -213,8 +213,9 @@ def open_record(directory: Path, control: "ControlFile") -> Arrivals:
 
 
 def is_lost(directory: Path, control: "ControlFile") -> bool:
-    """Whether the record of a directory is lost: its rows would count again."""
-    return bool(control.text(COUNTED)) and not (directory / NAME).exists()
+    """Whether the record of a directory is missing or empty: its rows would count again."""
+    file = directory / NAME
+    return bool(control.text(COUNTED)) and not (file.exists() and file.stat().st_size)
 
 
 def finish(directory: Path, log: "DiskLog") -> None:

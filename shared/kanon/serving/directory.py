@@ -270,8 +270,8 @@ def open_directory(path: Path, given: Given | None, now: float, *, to_import: bo
             raise ConfigurationError(f"an import into {path} was not finished: run `kanon operate import` again")
         if arrivals.is_lost(path, control):
             raise ConfigurationError(
-                f"{path / arrivals.NAME} is missing: put it back from a backup. If it is lost, run `kanon operate"
-                f" new-generation --data {path} --original none`; then rows of the last window count once more"
+                f"{path / arrivals.NAME} is missing or empty: put it back from a backup. If it is lost, run `kanon"
+                f" operate new-generation --data {path} --original none`; then rows of the last window count once more"
             )
         fresh = control.text(SETTINGS) is None
         if not fresh:

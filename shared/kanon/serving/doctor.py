@@ -99,7 +99,7 @@ def _findings(path: Path, control: ControlFile, now: float) -> Iterator[Finding]
     yield _keys(control)
     yield _parts(path, control)
     if arrivals.is_lost(path, control):
-        yield Finding("rows", Verdict.FAIL, f"{arrivals.NAME} is missing: rows would count again", RESTORE)
+        yield Finding("rows", Verdict.FAIL, f"{arrivals.NAME} is missing or empty: rows would count again", RESTORE)
     elif error := _unreadable(path / arrivals.NAME):
         yield Finding("rows", Verdict.FAIL, f"{arrivals.NAME} cannot be read: {error}", RESTORE)
     if (path / lists.NAME).exists():
