@@ -490,6 +490,7 @@ def _type_and_set(place: str, types: "Collection[str]") -> tuple[str, bytes]:
         set_id = decode_base64url(text)
     except ValueError as error:
         raise typer.BadParameter(f"the set id {error}", param_hint="TYPE/SET") from error
-    if urlsafe_b64encode(set_id).decode().rstrip("=") != text:  # two texts for one id: this one is probably a value
-        raise typer.BadParameter("the set id must be base64url as `kanon set-id` prints it", param_hint="TYPE/SET")
+    if (canonical := urlsafe_b64encode(set_id).decode().rstrip("=")) != text:  # probably a value, not an id
+        reason = f"give {canonical} if {text} is a set id; of a value, give what `kanon set-id` prints"
+        raise typer.BadParameter(reason, param_hint="TYPE/SET")
     return type_name, set_id

@@ -364,7 +364,7 @@ def test_a_set_is_suppressed_beside_a_running_service(at: Callable[[float], None
     run("gate", "log.csv", "--data", "d", "--type", TYPE)
     with open_directory(Path("d"), None, clock.now()):
         status, told = run("operate", "suppress", "fledge/s0", "--data", "d", "--yes")  # a value, with spare bits
-        assert (status, "base64url as `kanon set-id` prints it" in told) == (2, True)
+        assert (status, "give sw if s0 is a set id" in told) == (2, True)
         assert run("operate", "suppress", "fledge/c2hvZXM", "--data", "d", "--yes")[0] == 0
         told = run("gate", "log.csv", "--data", "d")[1]
         assert told == "kanon gate: another process has d open: stop it first\n"
