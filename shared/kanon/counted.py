@@ -1,4 +1,4 @@
-"""Files that notice when they were overwritten with an older one.
+"""Files that notice when they are lost, or were overwritten with an older one.
 
 A counted file holds the number of its changes. The name of an empty file, such as ``seen/control.db-17``, repeats it:
 after the change, and before anybody is told of it. So wherever a process stops, no name is ahead of its file. One that
@@ -62,17 +62,17 @@ class Counted(Database):
             if self._last_seen() > _number(found):
                 harm, cure = self.OLDER
                 raise ConfigurationError(
-                    f"{self.path} was overwritten with an older file: {harm}. Run `kanon operate new-generation --data"
-                    f" {self.path.parent} --original none`: {cure}"
+                    f"{self.path} is lost, or was overwritten with an older file: {harm}. Run `kanon operate"
+                    f" new-generation --data {self.path.parent} --original none`: {cure}"
                 )
             self._accepted = True
         return found
 
     @property
     def overwritten(self) -> bool:
-        """Whether the file is older than it was."""
+        """Whether the file is older than it was, or missing."""
         seen = self._last_seen()  # first: another process may change the file now
-        return seen > 0 and seen > _number(self.database)
+        return seen > 0 and (not self.path.exists() or seen > _number(self.database))
 
     def remember(self) -> None:
         """Repeat the number of changes outside of the file; durable when this returns."""

@@ -113,10 +113,10 @@ def _check_writable(out: Path, data: Path) -> None:
 def _opened(data: Path, given: "Given", before: "TableDescription | None", now: float) -> "Iterator[Directory]":
     """The deployment. If it is behind its output, it is a copy, and begins a log generation first."""
     from kanon.gate.mechanism.steps import step_at
-    from kanon.serving.arrivals import open_record
+    from kanon.serving.arrivals import Arrivals
     from kanon.serving.directory import new_generation, open_directory
 
-    with open_directory(data, given, now) as directory, closing(open_record(data, directory.control)) as arrivals:
+    with open_directory(data, given, now) as directory, closing(Arrivals(data)) as arrivals:
         if before is not None and before.deployment != directory.settings.deployment:
             raise CommandError(f"--out has answers of another deployment than {data}: choose another name")
         if before is not None and before.step > step_at(now, directory.settings.period):

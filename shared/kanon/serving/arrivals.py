@@ -18,21 +18,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from kanon.disk import Database, transaction
+from kanon.counted import ONE_MORE, Counted, counting
+from kanon.disk import transaction
 from kanon.gate.names import client_token, set_key
 from kanon.gate.storage.disk.log import entry_of
 from kanon.gate.types import Type
 from kanon.keys import Secret
 
 if TYPE_CHECKING:
-    from kanon.gate.storage.disk.control import ControlFile
     from kanon.gate.storage.disk.log import DiskLog
     from kanon.gate.storage.protocols import Manifest
     from kanon.joinlog.numbered import JoinBatch, Texts
 
 NAME = "arrivals.db"
-COUNTED = "counted"
-"""The text of the control file that names the record."""
 ROW_BYTES = 16
 ENTRIES_A_MOVE = 50_000
 CACHE_KIB = 1 << 16
@@ -45,6 +43,7 @@ CREATE TABLE IF NOT EXISTS waiting (step INTEGER, entry BLOB, PRIMARY KEY (step,
 CREATE TABLE IF NOT EXISTS texts (
     set_key BLOB PRIMARY KEY, type TEXT NOT NULL, text TEXT NOT NULL, through INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS released (step INTEGER PRIMARY KEY, digest TEXT NOT NULL);
+{counting("released", "INSERT ON released")}
 """
 
 
@@ -108,11 +107,16 @@ def _texts(column: "Texts", rows: "np.ndarray[tuple[int], np.dtype[np.int64]]") 
     return map(column.texts.__getitem__, column.numbers[rows].tolist())
 
 
-class Arrivals(Database):
-    """The record of a directory."""
+class Arrivals(Counted):
+    """The record of a directory; ``accept_older`` opens it even if it is lost, or was overwritten with an older one."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory / NAME, SCHEMA)
+    OLDER = (
+        "rows that it lacks would count again. Put it back from a backup, or accept that",
+        "then they count once more",
+    )
+
+    def __init__(self, directory: Path, *, accept_older: bool = False) -> None:
+        super().__init__(directory / NAME, SCHEMA, accept_older=accept_older)
 
     def wait(self, arrival: int, entries: Iterable[bytes]) -> None:
         """Let joins wait for the log, in the step ``arrival``."""
@@ -139,6 +143,8 @@ class Arrivals(Database):
                     reader.counted.new += 1
                     store(step, reader.entries(step, set_, client, keys))
                 self._name(keys, reader, arrival)
+            if reader.counted.new:
+                database.execute(ONE_MORE)
 
     def _name(self, keys: "Mapping[tuple[str, bytes], bytes]", reader: Reader, arrival: int) -> None:
         rows = (
@@ -201,21 +207,6 @@ class Arrivals(Database):
         """The digest of the answers of a step; None if they were not released here."""
         found = self.database.execute("SELECT digest FROM released WHERE step = ?", (step,)).fetchone()
         return None if found is None else str(found[0])
-
-
-def open_record(directory: Path, control: "ControlFile") -> Arrivals:
-    """The record of a directory, which is made if there is none. The control file says from then on that there is."""
-    record = Arrivals(directory)
-    if not control.text(COUNTED):
-        record.database  # noqa: B018, it makes the file
-        control.put_text(COUNTED, NAME)
-    return record
-
-
-def is_lost(directory: Path, control: "ControlFile") -> bool:
-    """Whether the record of a directory is missing or empty: its rows would count again."""
-    file = directory / NAME
-    return bool(control.text(COUNTED)) and not (file.exists() and file.stat().st_size)
 
 
 def finish(directory: Path, log: "DiskLog") -> None:

@@ -268,11 +268,6 @@ def open_directory(path: Path, given: Given | None, now: float, *, to_import: bo
         _refuse_copy(control, path)
         if control.text(IMPORTING) is not None and not to_import:
             raise ConfigurationError(f"an import into {path} was not finished: run `kanon operate import` again")
-        if arrivals.is_lost(path, control):
-            raise ConfigurationError(
-                f"{path / arrivals.NAME} is missing or empty: put it back from a backup. If it is lost, run `kanon"
-                f" operate new-generation --data {path} --original none`; then rows of the last window count once more"
-            )
         fresh = control.text(SETTINGS) is None
         if not fresh:
             _forget_old_keys(control, path)
@@ -362,12 +357,13 @@ def new_generation(path: Path, *, new_key: bool = False) -> int:
         changed: dict[str, Any] = {"log_generations": entries}
         with transaction(control.database):  # an older file stays refused until all of it is done
             _end_credentials(control, path, settings)
-            if arrivals.is_lost(path, control):
-                control.put_text(arrivals.COUNTED, "")
             if new_key:
                 changed["noise_keys"] = _draw_noise_key(control, path / "secrets" / NOISE_KEYS, settings, first)
             _remember(control, path, settings.model_copy(update=changed))
             control.count_on()
+        with closing(arrivals.Arrivals(path, accept_older=True)) as record:
+            if record.overwritten:
+                record.count_on()
         return first
 
 

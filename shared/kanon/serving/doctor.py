@@ -53,8 +53,9 @@ class ReadOnly(Database):
         return sqlite3.connect(place, uri=True, timeout=SECONDS_TO_WAIT, isolation_level=None)
 
     def close(self) -> None:
-        """Close it."""
-        self.database.close()
+        """Close it, if it was opened."""
+        if "database" in vars(self):
+            self.database.close()
 
 
 class ReadOnlyControl(ReadOnly, ControlFile):
@@ -98,10 +99,11 @@ def _findings(path: Path, control: ControlFile, now: float) -> Iterator[Finding]
     yield _old_joins(path, control, schedule, now)
     yield _keys(control)
     yield _parts(path, control)
-    if arrivals.is_lost(path, control):
-        yield Finding("rows", Verdict.FAIL, f"{arrivals.NAME} is missing or empty: rows would count again", RESTORE)
-    elif error := _unreadable(path / arrivals.NAME):
+    if error := _unreadable(path / arrivals.NAME):
         yield Finding("rows", Verdict.FAIL, f"{arrivals.NAME} cannot be read: {error}", RESTORE)
+    elif _overwritten(path / arrivals.NAME):
+        seen = f"{arrivals.NAME} is lost, or was overwritten with an older file: rows would count again"
+        yield Finding("rows", Verdict.FAIL, seen, RESTORE)
     if (path / lists.NAME).exists():
         with closing(ReadOnlyLists(path)) as of_lists:
             yield _lists(of_lists, control, schedule, now)
@@ -124,8 +126,6 @@ def _identity(path: Path, control: ControlFile) -> Finding:
 
 
 def _overwritten(file: Path) -> bool:
-    if not file.exists():
-        return False
     with closing(ReadOnlyCounted(file, "")) as counted:
         return counted.overwritten
 

@@ -14,7 +14,7 @@ from kanon.gate.mechanism.above_threshold import is_above
 from kanon.gate.mechanism.searches import Searches
 from kanon.gate.mechanism.steps import end_of, step_at
 from kanon.gate.storage.protocols import Manifest
-from kanon.serving.arrivals import Arrivals, Reader, RowCounts, open_record
+from kanon.serving.arrivals import Arrivals, Reader, RowCounts
 from kanon.serving.directory import Directory
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def run(directory: Directory, batches: "Iterable[JoinBatch]", now: float, throug
     period = directory.settings.period
     step = step_at(now, period)
     arrival = max(step, directory.evaluated_through + 1, through + 1)
-    with closing(open_record(directory.path, directory.control)) as arrivals:
+    with closing(Arrivals(directory.path)) as arrivals:
         reader = Reader(directory.names, step, period)
         arrivals.record(batches, reader, arrival, lambda _, entries: arrivals.wait(arrival, entries))
         arrivals.finish(directory.log)

@@ -21,7 +21,7 @@ from kanon.gate.mechanism.tape import SET_KEY_BYTES
 from kanon.gate.merging import JOIN, Joins
 from kanon.gate.parts import BYTES_A_MEMBER, BYTES_A_SET, Part
 from kanon.gate.storage.protocols import Piece
-from kanon.serving.arrivals import Reader, RowCounts, open_record
+from kanon.serving.arrivals import Arrivals, Reader, RowCounts
 from kanon.serving.directory import IMPORTING, Directory
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def import_log(directory: Directory, batches: "Iterable[JoinBatch]", now: float)
     control, log = directory.control, directory.log
     step = step_at(now, directory.settings.period)
     first = directory.segments.begin_at
-    with closing(open_record(directory.path, control)) as arrivals:
+    with closing(Arrivals(directory.path)) as arrivals:
         if control.evaluated_through() is not None or control.manifest() is not None:
             raise ConfigurationError(f"{directory.path} has states already: import into a new directory")
         if control.text(IMPORTING) is None and not (arrivals.empty and not log.steps()):

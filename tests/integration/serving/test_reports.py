@@ -498,7 +498,7 @@ def test_an_older_file_of_reports_is_refused_until_a_new_generation_ends_its_key
         assert (code(served, "a"), left(served)) == ("SUCCESS", "8")
     (path / NAME).write_bytes(older)
     for _ in range(2):
-        with pytest.raises(ConfigurationError, match=r"reports\.db was overwritten with an older file"):
+        with pytest.raises(ConfigurationError, match=r"reports\.db is lost, or was overwritten with an older file"):
             reporting(path).__enter__()
         assert findings(path, START)["deployment"][0] == "FAIL"
     make = KeyFiles(path / "secrets").make
