@@ -149,7 +149,7 @@ class Decisions:
 
     def decided(
         self, step: int, run: int, log: JoinLog, parts: Parts, pieces: Sequence[Piece], *,
-        mark: int, keys: "Keys | None" = None, begin: bytes | None = None, anew: bool = False,
+        mark: int, keys: "Keys | None" = None, begin: bytes | None = None, write_all: bool = False,
     ) -> Iterator[Decided]:  # fmt: skip
         """Merge the joins of ``step`` into the parts of a slot, range by range.
 
@@ -162,14 +162,14 @@ class Decisions:
             mark: the last step evaluated.
             keys: the keys of the slot; None for all.
             begin: the first key that is not decided yet; None for that of the slot.
-            anew: whether parts in which nothing happens are written too.
+            write_all: whether parts in which nothing happens are written too.
         """
         deciding, all_due, count = self._deciding(step), self.begins_generation(step, mark), log.count(step)
         old = list(in_range(pieces, Keys() if keys is None else keys))
         weight = count * LISTED_WEIGHT if self.lists else count
         splits = -(-weight // (MOST_JOINS_A_RANGE * len(old))) or 1  # keys are uniform, so each range has its share
         for piece, own in old:
-            due = anew or all_due or (piece.earliest is not None and piece.earliest <= step)
+            due = write_all or all_due or (piece.earliest is not None and piece.earliest <= step)
             whole: Part | None = None
             for some in own.split(splits):
                 if begin is not None and _number(some.end) <= _number(begin):

@@ -328,7 +328,7 @@ class Evaluation(Decisions):
         self._read(run)
         ranges = self.decided(
             run.step, number, run.joins, run.parts, run.pieces,
-            mark=run.step - 1, keys=run.keys, anew=run.begins,
+            mark=run.step - 1, keys=run.keys, write_all=run.begins,
             begin=None if listed.end is None else bytes.fromhex(listed.end),
         )  # fmt: skip
         while not run.is_short:

@@ -214,14 +214,16 @@ def _evaluate(
         ]
     for piece in pieces:  # also what no step changes
         parts.read(piece)
-    anew, open_step = base.manifest is None, max(base.mark, base.row.begun or 0)
+    write_all, open_step = base.manifest is None, max(base.mark, base.row.begun or 0)
     decided: dict[bytes, list[int]] = defaultdict(list)
     listed, name = tuple(pieces), ""
     progress = None
     with StepJoins(stack.log, place.slot, decisions.numbers) as joins:
         for step in range(base.step + 1, open_step + 1):
-            found = list(decisions.decided(step, run, joins, parts, listed, mark=step - 1, keys=keys, anew=anew))
-            anew = False
+            found = list(
+                decisions.decided(step, run, joins, parts, listed, mark=step - 1, keys=keys, write_all=write_all)
+            )
+            write_all = False
             after = tuple(piece for each in found for piece in each.pieces)
             for key, steps, _ in (status for each in found for status in each.crossed):
                 decided[key].append(steps[-1])

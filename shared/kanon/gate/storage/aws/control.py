@@ -234,7 +234,7 @@ class Control(Fingerprints):
     def restate(self, place: Place, run: int, step: int, kept: Sequence[str], progress: Progress | None = None) -> None:
         """Put other states in the place of those of a slot, and let its horizon and ``begun`` stay. For a command.
 
-        The next step makes its object of true sets of all parts, and reads its joins anew.
+        The next step makes its object of true sets of all parts, and reads its joins again.
 
         Args:
             place: the slot.

@@ -55,7 +55,7 @@ class Gathering:
         self._others = self._own = ()
         if self.row.gathered is None or step_of(self.row.gathered) != step:
             return None
-        with suppress(UndecodableMembersError):  # then the step is read anew
+        with suppress(UndecodableMembersError):  # then the step is read again
             found = gathered(self.parts, self.row.gathered)
             if found.base == self.base:
                 self._others = found.names
@@ -77,7 +77,7 @@ class Gathering:
         """What other workers have put of that step.
 
         Raises:
-            OutOfTimeError: an object is missing or damaged. The next worker reads the step anew.
+            OutOfTimeError: an object is missing or damaged. The next worker reads the step again.
         """
         try:
             yield from map(self.parts.read_of, self._others)
