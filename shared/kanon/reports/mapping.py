@@ -4,9 +4,10 @@ A report is decrypted if its clear fields were accepted. Its key and its size ar
 """
 
 from collections import Counter as Tally
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +53,9 @@ def open_report(report: Report, rules: Rules) -> bytes:
     except DecryptionError:
         raise ReportRefusedError(Counter.DECRYPTION_ERROR) from None
 
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 BATCH = 512
 """Reports read at once: few enough for the processor's cache."""
@@ -159,15 +163,10 @@ class _Shard:
 
     def add(self, batch: Sequence[Report]) -> None:
         self.reports += len(batch)
-        ids: list[bytes] = []
-        cleartexts: list[bytes] = []
-        for report in batch:
-            try:
-                if (report_id := self._selected(report)) is not None:
-                    cleartexts.append(open_report(report, self.rules))
-                    ids.append(report_id)
-            except ReportRefusedError as error:
-                self.errors[error.counter] += 1
+        # A decryption drives the rest out of the processor's cache, so all clear fields are read before.
+        selected = [each for each in self._accepted_by(self._selected, batch) if each is not None]
+        opened = [*self._accepted_by(self._opened, selected)]
+        ids, cleartexts = [each[0] for each in opened], [each[1] for each in opened]
         read = [*read_cleartexts(cleartexts)]
         accepted = np.ones(len(cleartexts), bool)
         for rows, outcome in read:
@@ -205,15 +204,28 @@ class _Shard:
             self.errors[Counter.CONTRIBUTION_BUDGET_EXCEEDED] += int((~within).sum())
         return within
 
-    def _selected(self, report: Report) -> bytes | None:
-        """The id of a report that the job charges; None for a report that it leaves out."""
+    def _accepted_by(self, check: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """The results of a check for the reports that it does not refuse. The others are counted by error."""
+        for item in items:
+            try:
+                yield check(item)
+            except ReportRefusedError as error:
+                self.errors[error.counter] += 1
+
+    def _selected(self, report: Report) -> tuple[bytes, Report] | None:
+        """A report that the job charges, and its id; None for a report that it leaves out."""
         info = accept_clear(report.shared_info, self.rules, self.selection.wanted)
         if info is None:
             self.left_out += 1
             return None
         check_key(report, self.rules)
         self.sources.add(source_of(info))
-        return bytes.fromhex(info.report_id.replace("-", ""))
+        return bytes.fromhex(info.report_id.replace("-", "")), report
+
+    def _opened(self, selected: tuple[bytes, Report]) -> tuple[bytes, bytes]:
+        """The id of a report, and its cleartext."""
+        report_id, report = selected
+        return report_id, open_report(report, self.rules)
 
     def _is_first(self, report_id: bytes) -> bool:
         """Whether an accepted report is the first with its id. Only such a report counts."""
