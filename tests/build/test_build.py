@@ -190,8 +190,8 @@ def test_built_functions_are_small(build: Path) -> None:
     sizes = {name: layer + size(build / name) for name in ("Join", "Query", "Evaluate", "Sweep")}
     print({name: f"{bytes_ / MEGABYTE:.1f} MB" for name, bytes_ in sizes.items()})
     assert layer > 5 * MEGABYTE
-    assert sizes["Join"] < 15 * MEGABYTE
-    assert sizes["Query"] < 15 * MEGABYTE
+    assert sizes["Join"] < 10 * MEGABYTE
+    assert sizes["Query"] < 10 * MEGABYTE
     assert sizes["Evaluate"] < 90 * MEGABYTE
     assert sizes["Sweep"] < 90 * MEGABYTE
 
