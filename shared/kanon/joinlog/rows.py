@@ -11,7 +11,9 @@ import codecs
 import gzip
 import io
 import json
+import os
 import re
+import stat
 import sys
 import zlib
 from collections import Counter
@@ -206,12 +208,25 @@ class Where:
 
 @contextmanager
 def open_log(path: Path | str) -> Iterator[io.BufferedReader]:
-    """The bytes of a log, decompressed."""
+    """The bytes of a log, decompressed.
+
+    Raises:
+        LogError: at the end, if the file has changed since it was opened: its last row may be a half.
+    """
     if str(path) == STANDARD_INPUT:
         yield _decompress(cast(io.BufferedReader, sys.stdin.buffer))
         return
     with Path(path).open("rb") as file:
+        before = _written(file)
         yield _decompress(file)
+        if _written(file) != before:
+            raise LogError(f"{path} changed while it was read: copy it, and give the copy")
+
+
+def _written(file: io.BufferedReader) -> tuple[int, int] | None:
+    """The size of a file and when it was written; None of a pipe."""
+    found = os.fstat(file.fileno())
+    return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
 
 def _decompress(file: io.BufferedReader) -> io.BufferedReader:

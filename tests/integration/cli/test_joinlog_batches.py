@@ -61,7 +61,21 @@ def alike(path: Path) -> None:
             assert without == rows
 
 
-@pytest.mark.parametrize("content", [*FORMS.values(), PARQUET, gzip.compress(FORMS["CSV"], mtime=0)])
+CONTENTS = [*FORMS.values(), PARQUET, gzip.compress(FORMS["CSV"], mtime=0)]
+
+
+@pytest.mark.parametrize("read", [read_joins, read_batches])
+@pytest.mark.parametrize("content", CONTENTS)
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, content: bytes, read: Any) -> None:
+    (path := tmp_path / "log").write_bytes(content)
+    rows = read(path)
+    next(rows)
+    os.utime(path, ns=(0, 0))  # as if somebody wrote into it
+    with pytest.raises(LogError, match="log changed while it was read: copy it"):
+        list(rows)
+
+
+@pytest.mark.parametrize("content", CONTENTS)
 def test_every_form_gives_the_same_joins(tmp_path: Path, content: bytes) -> None:
     (path := tmp_path / "log").write_bytes(content)
     alike(path)
