@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 risk = typer.Typer(help="Show the privacy risks of a log before it is collected or published.", no_args_is_help=True)
 
-Log = Annotated[Path, typer.Argument(help="CSV, JSON or Parquet, plain or gzipped.", show_default=False)]
+Log = Annotated[Path, typer.Argument(help="CSV, JSON or Parquet, plain or gzipped; - for stdin.", show_default=False)]
 Value = Annotated[str, typer.Option(help="Value column.")]
 NEAREST = 10
 """So many groups of a log are shown: those nearest below k."""

@@ -4,7 +4,7 @@ All columns are text, so that ``01`` and ``1`` are different values. Every row h
 ``day``, ``hour`` and ``month`` are taken from the column ``time`` (UTC) unless the log has columns of these names.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from kanon.joinlog import LogError, LogReading
 from kanon.joinlog.batches import gathered, names_of, read_tables
+from kanon.joinlog.rows import STANDARD_INPUT
 from kanon.joinlog.wanted import Column, Kind, Wanted
 from kanon.risk.errors import RiskError
 
@@ -51,8 +52,7 @@ def batches(path: Path, columns: Iterable[str], user: str, reading: LogReading |
     names = sorted({*columns, user})
     reading = reading or LogReading()
     try:
-        present = set(names_of(path, [*names, TIME]))
-        derived = {name for name in names if name in _DERIVED and name not in present and TIME in present}
+        derived = _derived(path, names)
         kinds: dict[str, Kind] = {name: "text" if name == user else "optional" for name in names}
         taken = [Column(TIME, "time") if name in derived else Column(name, kinds[name]) for name in names]
         read = map(_encoded, read_tables(path, Wanted(tuple(taken), dates=reading.dates), reading))
@@ -60,6 +60,20 @@ def batches(path: Path, columns: Iterable[str], user: str, reading: LogReading |
             yield {name: _coded(table.column(i), name if name in derived else None) for i, name in enumerate(names)}
     except LogError as error:
         raise RiskError(str(error)) from None
+
+
+def _derived(path: Path, names: Sequence[str]) -> set[str]:
+    """The columns that are taken from ``time``.
+
+    Raises:
+        LogError: the file cannot be read, or is a pipe: its header is read before its rows.
+    """
+    if _DERIVED.keys().isdisjoint(names):
+        return set()
+    if str(path) == STANDARD_INPUT or path.is_fifo():
+        raise LogError("hour, day and month are taken from a file, not from a pipe: save the log, and name its file")
+    present = names_of(path, [*names, TIME])
+    return {name for name in names if name in _DERIVED and name not in present and TIME in present}
 
 
 def _encoded(table: pa.Table) -> pa.Table:

@@ -1,4 +1,6 @@
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from traceback import format_exception
@@ -150,3 +152,13 @@ def test_a_log_that_cannot_be_read_is_one_line_without_its_content(content: str,
         read(written(tmp_path / "log", content), "set", "day")
     assert "secret" not in "".join(format_exception(refused.value))
     assert "\n" not in str(refused.value)
+
+
+def test_a_pipe_is_read_where_one_pass_is_enough(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(pipe.write_text, CSV)
+        assert read(pipe, "set", "client") == [row[1:] for row in ROWS]
+    for name in (pipe, Path("-")):
+        with pytest.raises(RiskError, match="not from a pipe: save the log, and name its file"):
+            read(name, "day", "client")
