@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -21,14 +22,16 @@ from typing import Any
 from aws_lambda_powertools.event_handler import APIGatewayHttpResolver
 from pydantic import BaseModel
 
-from bench.harness import Comparison, Form, Side, Turn
-from bench.stack import CONTEXT, PERIOD, START, TYPES, Service, service
+from bench.harness import Comparison, Form, Side, SideError, Turn
+from bench.stack import CONTEXT, PERIOD, START, TYPES, Service, log_of, service, variables
 from kanon.client import encoded
 from kanon.dynamo.batches import WRITES_A_CALL, chunks
 from kanon.dynamo.transactions import all_or_none
+from kanon.gate.memory import SPREAD
 from kanon.gate.names import set_key
 from kanon.gate.storage.aws.control import Control, Place
 from kanon.gate.storage.aws.statuses import MOST_STATUSES, SHOWN, Statuses
+from kanon.gate.true_sets import KEY_BYTES, encode, name_of
 from kanon.keys import Secret
 from kanon.local import Stack
 from kanon.local.source import ROOT
@@ -42,6 +45,8 @@ PARAMETERS = {
 """The layout is the default of template.yaml."""
 BATCH = 500
 HASHES = 100
+STEP = START // PERIOD - 2
+"""The visible step of the queries."""
 REQUEST = "the whole handler: routing, validation, HMAC of names, the calls, log context, metrics"
 MINIMAL = "a Powertools handler with validation and one"
 HTTP = """
@@ -74,9 +79,8 @@ def rows(form: Form) -> Iterator[Comparison]:
             "bare batch_write_item calls of one item a join, with the same client", "join", batch_join, (1, 1), 1.3,
         ),
         (
-            f"query, {HASHES} hashes, the horizons cached", REQUEST,
-            f"{MINIMAL} batch_get_item of {HASHES} keys of the same client, for the same items", "request",
-            query, (10, 1), None,
+            f"query, {HASHES} hashes, the true sets in memory", REQUEST,
+            f"{MINIMAL} batch_get_item of {HASHES} keys of the same client", "request", query, (10, 1), 1.3,
         ),
     ):  # fmt: skip
         ours, theirs = (Side(side, (form.size(*count), bare)) for bare in (False, True))
@@ -168,21 +172,35 @@ def batch_join(batches: int, bare: bool) -> Iterator[Callable[[], Turn]]:
 
 @contextmanager
 def query(requests: int, bare: bool) -> Iterator[Callable[[], Turn]]:
-    """The same queries in every turn: the service never caches a set. Half of the sets have an item."""
+    """The same queries in every turn. Half of the sets are true: in memory, or for the bare calls in the table."""
     with service(PARAMETERS) as running:
         chance = Random(3)
         asked = [names(chance, HASHES) for _ in range(requests)]
         keys = [set_keys(running, hashes) for hashes in asked]
-        fill_statuses(running, [key for each in keys for key in each[: HASHES // 2]])
+        true = [key for each in keys for key in each[: HASHES // 2]]
         if bare:
+            fill_table(running, true)
             handler = minimal_query(running)
             bodies: list[Any] = [{"hashes": [base64.urlsafe_b64encode(key).decode() for key in each]} for each in keys]
         else:
+            put_objects(running, true)
             handler = partial(running.call, "query")
             bodies = [{"setsForType": [{"type": TYPE, "hashes": hashes}]} for hashes in asked]
-        work = partial(answered, handler, [running.request("POST", "/v1:query", body) for body in bodies])
-        work()  # this reads the horizons of all slots
-        yield lambda: Turn(requests, work)
+        events = [running.request("POST", "/v1:query", body) for body in bodies]
+        answered(handler, events[:1])  # this reads the horizons of all slots, and says which objects are needed
+        running.stack.clock.set(START + SPREAD)
+        with variables(running.environments["query"]):  # for its client of S3
+            answered(handler, events[:1] * SLOTS)  # each loads one object
+        found = sum(len(hashes) for event in events for hashes in found_in(handler(event)))
+        if found != len(true):
+            raise SideError(f"{found} of {len(true)} sets read true")
+        yield lambda: Turn(requests, partial(answered, handler, events))
+
+
+def found_in(answer: dict[str, Any]) -> list[list[str]]:
+    """The hashes that read true, by type; a bare answer has one list."""
+    body = json.loads(answer["body"])
+    return [body["hashes"]] if "hashes" in body else [entry["hashes"] for entry in body["kAnonymousSets"]]
 
 
 class MinimalJoin(BaseModel):
@@ -246,14 +264,24 @@ def set_keys(service: Service, hashes: list[str]) -> list[bytes]:
     return [set_key(pepper, TYPE, base64.urlsafe_b64decode(name + "==")) for name in hashes]
 
 
-def fill_statuses(service: Service, keys: list[bytes]) -> None:
-    """Write an item with a crossing for each set and the horizons of all slots, as evaluation does."""
+def fill_table(service: Service, keys: list[bytes]) -> None:
+    """Write an item with a crossing for each set, as evaluation does."""
     statuses = Statuses(service.dynamodb, service.tables["Statuses"])
-    control, place, step = Control(service.dynamodb, service.tables["Control"]), Place(0, 0), START // PERIOD
+    control, place = Control(service.dynamodb, service.tables["Control"]), Place(0, 0)
     row = control.lease(place, "bench", START, START + 1)
     assert row is not None
     for some in chunks(keys, MOST_STATUSES):
-        statuses.write(control.fence(place, row.run, 0), [(key, (step,), START + 10**8) for key in some])
+        statuses.write(control.fence(place, row.run, 0), [(key, (STEP,), START + 10**8) for key in some])
+
+
+def put_objects(service: Service, keys: list[bytes]) -> None:
+    """Put the true sets of each slot, and write its horizon, which names them."""
+    layout = log_of(service.stack, service.dynamodb).layouts.at(0)
+    statuses = Statuses(service.dynamodb, service.tables["Statuses"])
     for slot in range(SLOTS):
-        _, first, _ = statuses.horizon_moves(slot, step, START, None)
+        rows = ((key[:KEY_BYTES], STEP, STEP + 1000) for key in sorted(keys) if layout.slot_of(key) == slot)
+        content = encode(b"".join(struct.pack(f"<{KEY_BYTES}sII", *row) for row in rows))
+        name = name_of(f"0/{slot}/{STEP}-1-0", content)
+        service.s3.put_object(Bucket=service.bucket, Key=name, Body=content)
+        _, first, _ = statuses.horizon_moves(slot, STEP, START, None, name)
         assert all_or_none(service.dynamodb, [first]) is None

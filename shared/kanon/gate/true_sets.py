@@ -52,18 +52,15 @@ class TrueSets:
         """
         if not self.count:
             return ()
-        key, at, size = set_key[:KEY_BYTES], 0, self.count
+        content, key, start, size = self.content, set_key[:KEY_BYTES], HEADER_BYTES, self.count
         while size > 1:
             half = size // 2
-            at += half * (self._key(at + half) <= key)
+            middle = start + half * ENTRY_BYTES
+            start += half * ENTRY_BYTES * (content[middle : middle + KEY_BYTES] <= key)
             size -= half
-        end = HEADER_BYTES + at * ENTRY_BYTES + KEY_BYTES
-        crossing = int.from_bytes(self.content[end : end + 4], "little")
-        return (crossing,) if self._key(at) == key else ()
-
-    def _key(self, at: int) -> bytes:
-        start = HEADER_BYTES + at * ENTRY_BYTES
-        return self.content[start : start + KEY_BYTES]
+        end = start + KEY_BYTES
+        crossing = int.from_bytes(content[end : end + 4], "little")
+        return (crossing,) if content[start:end] == key else ()
 
 
 def name_of(base: str, content: bytes) -> str:
