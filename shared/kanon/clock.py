@@ -29,6 +29,11 @@ def end_of_week(week: int) -> int:
     return MONDAY + (week + 1) * WEEK
 
 
+def cacheable(at: float) -> int:
+    """Seconds for which the key of a week may be cached at ``at`` (Unix s): an hour, or less at its end."""
+    return min(3600, int(end_of_week(week_of(at)) - at))
+
+
 def valid_weeks(at: float) -> list[int]:
     """The weeks whose keys hold: the current one, and one beside it."""
     return sorted({week_of(at), week_of(at - AFTER), week_of(at + BEFORE)})

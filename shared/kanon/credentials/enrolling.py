@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-from kanon.clock import AFTER, LATE, end_of_week, in_time, valid_weeks, week_of
+from kanon.clock import AFTER, LATE, in_time, valid_weeks, week_of
 from kanon.credentials.arc import IssuerKey, Verifier, commitment, issue
 from kanon.credentials.contexts import credential_context, session, tag_context
 from kanon.credentials.p256 import CredentialError
 from kanon.errors import Error
 from kanon.keys import Secret
 
-MOST_AGE = 3600
-"""Seconds for which a key may be cached. It is never cached beyond its week."""
 MOST_RECOVERY_BYTES = 512
 
 
@@ -83,10 +81,6 @@ class Issuer:
     def verifier(self, week: int) -> Verifier:
         """What checks the credentials of a week."""
         return _verifier(self.secret, self.deployment, week)
-
-    def max_age(self, now: float) -> int:
-        """Seconds for which the current key may be cached."""
-        return max(0, min(MOST_AGE, int(end_of_week(week_of(now)) - now)))
 
 
 @lru_cache(maxsize=4)

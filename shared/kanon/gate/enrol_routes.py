@@ -84,7 +84,7 @@ class EnrolRoutes:
         week = clock.week_of(now)
         key = issuer.key(week).public.encode()
         body = {"deployment": issuer.deployment, "epoch": week, "key": _text(key), "sha256": sha256(key).hexdigest()}
-        return _answer(body, f"public, max-age={issuer.max_age(now)}")
+        return _answer(body, f"public, max-age={clock.cacheable(now)}")
 
     def enrol(self, account: bytes, body: EnrolBody) -> Response[str]:
         """Make a credential."""

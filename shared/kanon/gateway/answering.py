@@ -88,7 +88,7 @@ class Gateway:
         return _refusal(NOWHERE)
 
     def _keys(self, now: float) -> HttpResult:
-        cached = f"public, max-age={self.epochs.max_age(now)}"
+        cached = f"public, max-age={clock.cacheable(now)}"
         return _binary(self.epochs.current(now).encode(), KEYS_TYPE, cached)
 
     def _opened(self, event: Mapping[str, Any], service: Callable[[HttpEvent], HttpResult]) -> HttpResult:

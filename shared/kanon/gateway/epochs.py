@@ -5,12 +5,9 @@ from functools import lru_cache
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from kanon.clock import end_of_week, valid_weeks, week_of
+from kanon.clock import valid_weeks, week_of
 from kanon.gateway.oblivious import LAST_ID, KeyConfig
 from kanon.keys import Secret
-
-MOST_AGE = 3600
-"""Seconds for which a key may be cached. It is never cached beyond its week."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +19,6 @@ class Epochs:
     def current(self, now: float) -> KeyConfig:
         """The key of the week of ``now`` (Unix s), to which clients encrypt."""
         return KeyConfig(id_of_week(now), _derived(self.secret, week_of(now)).public_key())
-
-    def max_age(self, now: float) -> int:
-        """Seconds for which the current key may be cached."""
-        return max(0, min(MOST_AGE, int(end_of_week(week_of(now)) - now)))
 
     def opening(self, key_id: int, now: float) -> X25519PrivateKey | None:
         """The private key of an id; None if it is not valid at ``now``."""

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from kanon.clock import WEEK
+from kanon.clock import WEEK, cacheable
 from kanon.gateway.epochs import Epochs
 from kanon.keys import Secret
 
@@ -60,7 +60,7 @@ def test_at_most_two_keys_are_valid() -> None:
 
 
 def test_a_key_is_never_cached_beyond_its_week() -> None:
-    ages = [_epochs().max_age(START + WEEK - left) for left in (WEEK, 3600, 3599.5, 0.5)]
+    ages = [cacheable(START + WEEK - left) for left in (WEEK, 3600, 3599.5, 0.5)]
     assert ages == [3600, 3600, 3599, 0]
 
 
