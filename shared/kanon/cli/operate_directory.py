@@ -234,12 +234,13 @@ def begin_there(data: Path, *, new_key: bool, original: str | None, yes: bool) -
 
 def retire_there(data: Path, type_name: str, *, yes: bool) -> None:
     """Take a type out of a directory."""
-    from kanon.serving.directory import existing, retire
+    from kanon.serving.directory import retire
 
-    existing(data)
-    typer.echo(f"Type {type_name}: its states are dropped. Its name can never be used again.")
-    ask("Retire it?", yes)
-    retire(data, type_name)
+    def agree() -> None:
+        typer.echo(f"Type {type_name}: its states are dropped. Its name can never be used again.")
+        ask("Retire it?", yes)
+
+    retire(data, type_name, agree)
     typer.echo(f"Type {type_name} is retired.")
 
 

@@ -440,13 +440,14 @@ def accounts_place(path: Path) -> str:
     return place_of(path, ACCOUNTS) if (path / ACCOUNTS).exists() else ""
 
 
-def retire(path: Path, name: str) -> None:
-    """Take a type out of a deployment, for good. Recovery starts from no earlier states any more.
+def retire(path: Path, name: str, agree: Callable[[], None] = lambda: None) -> None:
+    """Take a type out of a deployment, for good, unless ``agree`` raises. Recovery starts from no earlier states.
 
     Raises:
-        ConfigurationError: another process has it open; there is no such type, or no other one.
+        ConfigurationError: another process has it open; it is a copy; there is no such type, or no other one.
     """
     with locked(path), closing(ControlFile(path)) as control:
+        _refuse_copy(control, path)
         settings = stored_settings(control)
         types = json.loads(settings.types)
         if types.pop(name, None) is None:
@@ -455,10 +456,12 @@ def retire(path: Path, name: str) -> None:
             raise ConfigurationError(f"{path} has no type {name!r}{hint}")
         if not types:
             raise ConfigurationError(f"{name!r} is the only type: add another one first with --types")
-        control.record(OWNER, {f"{RETIRED}{name}": "for good"})
+        agree()
         _forget_lists(path, name)
-        control.forget_manifests(manifest.step for manifest in control.manifests()[:-1])
-        _remember(control, path, settings.model_copy(update={"types": json.dumps(types)}))
+        with transaction(control.database):
+            control.record(OWNER, {f"{RETIRED}{name}": "for good"})
+            control.forget_manifests(manifest.step for manifest in control.manifests()[:-1])
+            _remember(control, path, settings.model_copy(update={"types": json.dumps(types)}))
 
 
 def _forget_lists(path: Path, type_name: str) -> None:

@@ -388,6 +388,25 @@ def test_a_type_is_retired(at: Callable[[float], None]) -> None:
     assert "'a' was retired permanently" in run("gate", "log.csv", "--data", "d", "--types", "types.json")[1]
 
 
+def test_a_type_that_is_not_there_is_refused_before_the_question(at: Callable[[float], None]) -> None:
+    log([])
+    run("gate", "log.csv", "--data", "d", "--type", TYPE)
+    told = run("operate", "retire", "fledgee", "--data", "d")[1]
+    assert told == "kanon operate retire: d has no type 'fledgee': did you mean 'fledge'?\n"
+    told = run("operate", "retire", "fledge", "--data", "d")[1]
+    assert told == "kanon operate retire: 'fledge' is the only type: add another one first with --types\n"
+
+
+def test_retiring_a_type_of_a_copy_gives_it_no_right_to_the_noise(at: Callable[[float], None]) -> None:
+    Path("types.json").write_text(f'{{"a": {TYPE}, "b": {TYPE}}}')
+    log(crowd(-1))
+    run("gate", "log.csv", "--data", "d", "--types", "types.json")
+    assert run("operate", "backup", "b", "--data", "d")[0] == 0
+    for command in (["operate", "retire", "a", "--data", "b", "--yes"], ["gate", "log.csv", "--data", "b"]):
+        status, told = run(*command)
+        assert (status, "b is a copy of a deployment, or was moved" in told) == (2, True), told
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
