@@ -73,9 +73,11 @@ def begin(stack: RunningStack, now: float) -> tuple[LogGenerationEntry, ...]:
     with leased(control, places_at_work(stack, now), now) as rows:
         seen = situation(stack)
         for place, row in rows.items():
-            if "Control" in seen.replaced or (row.evaluated_through is None and stack.parts(place).any()):
-                rows[place] = _of_later_run(stack, place, row)
-                rows[place] = _found(stack, place, rows[place])
+            used = max(map(run_of, stack.parts(place).names()), default=0)
+            if used and ("Control" in seen.replaced or row.evaluated_through is None or used >= row.run):
+                # Control is of another time than the objects: its manifest may be gone, and its runs may be used
+                later = replace(row, run=control.raise_run(place, row.run, used))
+                rows[place] = _found(stack, place, later)
         crossings, horizons = stack.statuses.released()
         first = _first_step(stack, seen, max(_traces(rows, horizons), newest_crossing(crossings)), now)
         control.check("evaluate", {**_unrecorded(stack, seen), **as_recorded(first, seen.ids)})
@@ -86,12 +88,6 @@ def begin(stack: RunningStack, now: float) -> tuple[LogGenerationEntry, ...]:
                 put_states(stack, place, row, last, pieces_of(stack, place, row), crossings)
                 _put_horizon(stack, place, row, _newest(place.slot, rows, horizons))
         return _entries(recorded_generations(control.recorded("evaluate")))
-
-
-def _of_later_run(stack: RunningStack, place: Place, row: SlotRow) -> SlotRow:
-    """The row with a run that no object has in its name: Control was replaced, and its runs may be used already."""
-    used = max(map(run_of, stack.parts(place).names()), default=0)
-    return replace(row, run=stack.control.raise_run(place, row.run, used))
 
 
 def _found(stack: RunningStack, place: Place, row: SlotRow) -> SlotRow:

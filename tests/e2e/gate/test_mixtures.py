@@ -15,7 +15,7 @@ import pytest
 from kanon.gate.publishing import Horizon
 from kanon.local import Stack
 from tests.conftest import START
-from tests.e2e.gate.backups import Rows, put_back, rows
+from tests.e2e.gate.backups import Rows, put_back, rows, states
 from tests.e2e.gate.operating import begin_generation, stopped
 from tests.e2e.gate.oracle import Oracle, laws
 from tests.integration.gate.doctor_view import seen, wrong
@@ -117,3 +117,23 @@ def test_evaluation_stops_if_control_is_emptied(used: tuple[Snapshot[Oracle], Ro
     oracle = used[0].restore()
     put_back(oracle.stack, {"Control": []}, ("Control",))
     assert next_steps(oracle)[0]
+
+
+def test_a_new_generation_after_an_older_control_begins_with_the_newest_states(
+    used: tuple[Snapshot[Oracle], Rows],
+) -> None:
+    oracle, chance = used[0].restore(), random.Random(3)
+    stack = oracle.stack
+    join_some(oracle, chance)
+    oracle.finish_step()
+    backup = {"Control": rows(stack, "Control")}
+    for _ in range(4):
+        join_some(oracle, chance)
+        oracle.finish_step()
+    stack.invoke("sweep", {})  # deletes the manifest that the older Control names
+    before = states(stack)
+    put_back(stack, backup, ("Control",))
+    assert wrong(stack)["tables"] == ("FAIL", "tables-of-different-times")
+    begin_generation(stack)
+    assert states(stack).keys() == before.keys()
+    assert "tables" not in wrong(stack)
