@@ -398,9 +398,21 @@ def _lag(case: Case) -> Iterator[Finding]:
     """The last evaluated step of each slot. Slots with the same finding share one line."""
     alike: dict[Finding, list[int]] = {}
     for slot, progress in case.configured.items():
-        alike.setdefault(_lag_of(slot, progress.evaluated_through, case), []).append(slot)
+        mark = _mark_before(slot, case) if progress.evaluated_through is None else progress.evaluated_through
+        alike.setdefault(_lag_of(slot, mark, case), []).append(slot)
     for finding, slots in alike.items():
         yield replace(finding, seen=f"{slots_text(slots)}: {finding.seen}")
+
+
+def _mark_before(slot: int, case: Case) -> int | None:
+    """The last step evaluated by the slots that a slot continues; None if there is none.
+
+    Otherwise a slot of a new layout that does not begin would look like one of a new stack.
+    """
+    layouts = case.stack.evaluate.layouts
+    before = Place(layouts.next_step(slot, -1) or 0, slot).before(layouts)
+    marks = [case.rows.get(place, SlotRow()).evaluated_through for place in before]
+    return min((mark for mark in marks if mark is not None), default=None)
 
 
 def _lag_of(slot: int, mark: int | None, case: Case) -> Finding:

@@ -9,6 +9,7 @@ import pytest
 
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.parts import keys_of
+from kanon.gate.storage.aws.control import Place
 from kanon.local import Stack
 from kanon.operate.changes import ChangeRefusedError
 from kanon.operate.generation import begin
@@ -231,3 +232,17 @@ def test_join_first_started_after_a_layout_began_writes_where_evaluation_reads(s
     changing.deploy((1, 0), (2, changing.step + 3))
     changing.steps(5, joins=False)  # join does not start with the new entry before it begins
     changing.steps(3)
+
+
+def test_a_slot_of_a_new_layout_that_does_not_begin_is_late(stacks: list[Stack]) -> None:
+    changing = begun(stacks, 1, 2)
+    first = changing.step + 3
+    changing.deploy((1, 0), (2, first, 2))
+    changing.steps(3)
+    now = changing.stack.clock.now()
+    seen(changing.stack).control.lease(Place(first, 1), "stuck", now, now + 100 * HOUR)
+    for _ in range(4):
+        changing.stack.advance(HOUR)
+    begun_, stuck = findings(changing.stack)["evaluation"]
+    assert (begun_.verdict, begun_.seen.partition(":")[0]) == ("OK", "slot 0")
+    assert (stuck.verdict, stuck.seen.partition(" (")[0]) == ("WARN", f"slot 1: evaluated through step {first - 1}")
