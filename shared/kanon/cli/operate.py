@@ -169,9 +169,7 @@ def repair(stack: "RunningStack", yes: Yes = False) -> None:
         typer.echo("Every object of states can be read: nothing was changed.")
         return
     for place, damage in found.items():
-        parts = f"{damage.unreadable} of {len(damage.pieces or ())} parts"
-        what = "the list of its parts" if damage.pieces is None else parts
-        typer.echo(f"slot {place.slot}: {what} cannot be read")
+        typer.echo(f"slot {place.slot}: {damage} cannot be read")
     typer.echo(
         "First try `kanon operate replay`: it loses nothing. If a newer version was ever deployed here, deploy it"
         " again: it can read them. Otherwise their sets are emptied: for one window their counts are too low."

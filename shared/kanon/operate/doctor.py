@@ -50,6 +50,7 @@ from kanon.operate.noise_key import last_needed
 from kanon.operate.reports import examine_reports
 from kanon.operate.running_reports import ReportSettingsError
 from kanon.operate.stacks import RunningStack, reason
+from kanon.operate.states import lists_of
 
 UNDO = "undo the change and deploy; other values need a new type name or a new stack"
 WITHOUT_KEY = ("INACCESSIBLE_ENCRYPTION_CREDENTIALS", "ARCHIVING", "ARCHIVED")
@@ -322,8 +323,8 @@ def _bucket(case: Case) -> Iterator[Finding]:
 
 @readable("states")
 def _states(case: Case) -> Iterator[Finding]:
-    """Whether the parts after the mark of each slot are there. They are not read."""
-    bad = [place.slot for place, row in case.rows.items() if row.manifest and not _is_there(case.stack, place, row)]
+    """Whether the parts after the mark of each slot, and those of the step that is begun, are there; unread."""
+    bad = [place.slot for place, row in case.rows.items() if not _is_there(case.stack, place, row)]
     if bad:
         seen = f"{slots_text(bad)}: states are missing or damaged"
         yield Finding("states", Verdict.FAIL, seen, "kanon operate replay; if it refuses, repair", Section.STATES)
@@ -338,7 +339,7 @@ def _states(case: Case) -> Iterator[Finding]:
 def _is_there(stack: RunningStack, place: Place, row: SlotRow) -> bool:
     parts = stack.parts(place)
     try:
-        names = {piece.name for piece in parts.list_of(row.manifest or "").pieces}
+        names = {piece.name for name in lists_of(row) for piece in parts.list_of(name).pieces}
     except UndecodableMembersError:
         missing = True
     else:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from kanon.errors import UndecodableMembersError
 from kanon.gate.deciding import in_range
-from kanon.gate.storage.aws.control import Place, SlotRow
+from kanon.gate.storage.aws.control import Place, Progress, SlotRow
+from kanon.gate.storage.aws.parts import PartObjects
 from kanon.gate.storage.protocols import Piece
 from kanon.operate.changes import leased, refuse_moved
 from kanon.operate.stacks import RunningStack
@@ -18,36 +19,61 @@ from kanon.operate.states import keys_of_place, put_states
 
 @dataclass(frozen=True)
 class Damage:
-    """What cannot be read of a slot: some of its parts, or the list of them, which is then None."""
+    """What cannot be read of a slot.
+
+    Attributes:
+        row: its row.
+        pieces: its parts; None if their list cannot be read.
+        unreadable: the number of those that cannot be read.
+        decided: whether something that is decided of its next step cannot be read. It is decided again.
+    """
 
     row: SlotRow
     pieces: tuple[Piece, ...] | None
     unreadable: int
+    decided: bool = False
+
+    def __str__(self) -> str:
+        if self.pieces is None:
+            return "the list of its parts"
+        if not self.unreadable:
+            return "what is decided of its next step"
+        return f"{self.unreadable} of {len(self.pieces)} parts"
 
 
 def damaged(stack: RunningStack) -> dict[Place, Damage]:
     """The slots with parts that cannot be read. It reads every part."""
     found = {}
     for place, row in sorted(stack.control.rows()):
-        if row.manifest is not None and (damage := _damage(stack, place, row)).unreadable:
-            found[place] = damage
+        if row.manifest is not None:
+            damage = _damage(stack, place, row)
+            if damage.unreadable or damage.decided:
+                found[place] = damage
     return found
 
 
 def _damage(stack: RunningStack, place: Place, row: SlotRow) -> Damage:
-    parts = stack.parts(place)
+    parts, unreadable = stack.parts(place), 0
     try:
         pieces = parts.list_of(row.manifest or "").pieces
     except UndecodableMembersError:
         return Damage(row, None, 1)
-    unreadable = 0
     for piece, _ in in_range(pieces, keys_of_place(stack, place)):
         try:
             if piece.name:
                 parts.read(piece)
         except UndecodableMembersError:
             unreadable += 1
-    return Damage(row, pieces, unreadable)
+    return Damage(row, pieces, unreadable, _is_lost(parts, row.progress))
+
+
+def _is_lost(parts: PartObjects, progress: Progress | None) -> bool:
+    try:
+        for piece in () if progress is None else parts.list_of(progress.draft).pieces:
+            parts.read(piece)
+    except UndecodableMembersError:
+        return True
+    return False
 
 
 def repair(stack: RunningStack, found: dict[Place, Damage], now: float) -> None:

@@ -38,6 +38,12 @@ def has(keys: Keys, key: bytes) -> bool:
     return keys.first <= key and (keys.end is None or key < keys.end)
 
 
+def lists_of(row: SlotRow) -> list[str]:
+    """The lists of parts that the next step needs: the manifest, and what is decided of the step."""
+    draft = None if row.progress is None else row.progress.draft
+    return [name for name in (row.manifest, draft) if name is not None]
+
+
 def pieces_of(stack: RunningStack, place: Place, row: SlotRow) -> tuple[Piece, ...]:
     """The parts of a slot: its own, or those of the slots that it continues. The first and last may reach beyond it.
 

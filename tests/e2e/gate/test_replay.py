@@ -159,8 +159,9 @@ def test_an_interrupted_replay_changes_no_answer_and_can_be_repeated(
     assert next_steps(oracle) == (False, [0, 0])
 
 
-def test_crossings_that_a_dead_worker_has_not_written_follow(used: Snapshot[Oracle]) -> None:
-    """A worker recorded a step as decided, wrote some of its crossings, and died. Then states were lost."""
+@pytest.mark.parametrize("command", ["replay", "repair"])
+def test_crossings_that_a_dead_worker_has_not_written_follow(used: Snapshot[Oracle], command: str) -> None:
+    """A worker recorded a step as decided, wrote some of its crossings, and died. Then its parts were lost."""
     oracle = used.restore()
     stack, step = oracle.stack, DONE + 1
     oracle.join_all([("a", name, f"crowd {n}") for name in SETS for n in range(12)])
@@ -183,8 +184,10 @@ def test_crossings_that_a_dead_worker_has_not_written_follow(used: Snapshot[Orac
         control.raise_run(place, control.row(place).run, run)
         base = control.row(place)
         control.record_decided(place, base.run, step, Progress(base.manifest or "", "lost", 0))
-    code, output = replay(stack)
+    assert wrong(stack)["states"] == ("FAIL", "states-are-lost-or-wrong")
+    code, output = operate(stack, command, "--yes")
     assert code == 0, output
+    assert "states" not in wrong(stack)
     stack.tick()
     assert {item["set_key"]["B"]: item.get("crossings") for item in rows(stack, "Statuses")} == {
         key: item.get("crossings") for key, item in after.items()
