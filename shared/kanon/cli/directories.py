@@ -25,13 +25,16 @@ StepPeriod = Annotated[
 
 
 @contextmanager
-def directory_errors() -> Iterator[None]:
-    """End the command with one line if the database of the directory cannot be used, or a log has no such column."""
+def directory_errors(data: Path) -> Iterator[None]:
+    """End the command with one line if a file of the directory cannot be used, or a log has no such column."""
     try:
         with columns_hinted():
             yield
     except sqlite3.Error as error:
-        raise CommandError(f"--data cannot be used: {error}") from error
+        from kanon.serving.doctor import RESTORE, damaged_files
+
+        named = "; ".join(f"{file}: {why}" for file, why in damaged_files(data).items())
+        raise CommandError(f"{named}: {RESTORE}" if named else f"--data cannot be used: {error}") from error
 
 
 def given_of(type_: "list[str] | None", types_file: Path | None, period: int | None) -> "Given":

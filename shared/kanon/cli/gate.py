@@ -57,7 +57,7 @@ def gate(
     from kanon import clock
 
     now = clock.now()
-    with directory_errors():
+    with directory_errors(data):
         from kanon.joinlog.numbered import read_batches
         from kanon.serving import gating
 

@@ -54,7 +54,7 @@ def import_(
     from kanon import clock
 
     now = clock.now()
-    with directory_errors():
+    with directory_errors(data):
         from kanon.joinlog.numbered import read_batches
         from kanon.serving.directory import open_directory
         from kanon.serving.importing import import_log
@@ -97,7 +97,7 @@ def forget_tags(
         except ValueError:
             where = f"{tags}: line {number} is not one that a client's `tag` has made"
             raise typer.BadParameter(where, param_hint="FILE") from None
-    with directory_errors(), _open_there(data) as directory:
+    with directory_errors(data), _open_there(data) as directory:
         from kanon.serving.forgetting import forget_tags as forgetting
 
         _say_what_forgetting_does(f"Lines: {len(found):,}. In each set the person's token")
@@ -118,7 +118,7 @@ def delete_account(
     """
     if auth not in ("KEY", "JWT", "DEVICE"):
         raise typer.BadParameter("give KEY, JWT or DEVICE", param_hint="--auth")
-    with directory_errors():
+    with directory_errors(data):
         from kanon.serving.directory import existing
         from kanon.serving.enrolment import delete_account as delete
 
@@ -166,7 +166,7 @@ def unlist_there(data: Path, type_name: str, value: str, *, yes: bool) -> int:
     """Unlist a value of a directory. Returns the number of lists of the history that had it."""
     from kanon.serving.unlisting import unlist
 
-    with directory_errors(), _open_there(data) as directory:
+    with directory_errors(data), _open_there(data) as directory:
         ask_to_unlist(yes=yes)
         return unlist(directory, type_name, value)
 
@@ -179,7 +179,7 @@ def backup(
 
     Example: kanon operate backup --data gate /mnt/backups/monday
     """
-    with directory_errors():
+    with directory_errors(data):
         from kanon.serving.backup import backup as copy
 
         with working("copying"):

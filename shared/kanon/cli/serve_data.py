@@ -222,7 +222,7 @@ def serve_directory(
     if not options.host:
         raise typer.BadParameter("give an address, such as 127.0.0.1", param_hint="--host")
     stop = threading.Event()
-    with directory_errors(), ExitStack() as opened:
+    with directory_errors(options.data), ExitStack() as opened:
         if types is not None:  # before a directory is made
             lists.check(read_types(types, period or HOUR).values(), credentials)
         directory = open_directory(options.data, Given(period=period, types=types), clock.now())
@@ -275,8 +275,7 @@ def api_key(data: ServiceDirectory, name: "str | None", revoke: "str | None") ->
 
     if not (data / NAME).is_file():
         raise typer.BadParameter(f"{data} holds no deployment: run `kanon serve --data {data}` first")
-    control = ControlFile(data)
-    with closing(control):
+    with directory_errors(data), closing(ControlFile(data)) as control:
         keys = ApiKeys(lambda: control.database)
         if revoke is not None:
             keys.revoke(revoke)

@@ -108,7 +108,7 @@ def _named(command: Callable[..., None], names: Collection[str]) -> Callable[...
             return
         if stack or region or profile or url:
             raise typer.BadParameter("give --stack, --url or --data, one of them")
-        with directory_errors():
+        with directory_errors(data):
             command(data, **own)
 
     own = list(inspect.signature(command).parameters.values())[1:]

@@ -7,7 +7,7 @@ import os
 import shutil
 import sqlite3
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import cached_property
 from hashlib import sha256
@@ -40,6 +40,7 @@ from kanon.serving.directory import (
 MEGABYTE = 1_000_000
 SECONDS_TO_WAIT = 5.0
 RESTORE = "stop the service and restore the directory from a backup"
+DATABASES = (NAME, ACCOUNTS, reports.NAME, arrivals.NAME, lists.NAME)
 ONLY_OWNER = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -82,16 +83,35 @@ def examine_directory(path: Path, now: float) -> list[Finding]:
     """
     if not (path / NAME).is_file():
         raise ConfigurationError(f"{path} holds no deployment: name a directory of `kanon serve --data`")
+    damaged = damaged_files(path)
     try:
         with closing(ReadOnlyControl(path)) as control:
-            return list(_findings(path, control, now))
+            return list(_findings(path, control, damaged, now))
     except sqlite3.Error as error:
-        raise ConfigurationError(f"{path / NAME} cannot be read: {error}. If it is damaged, {RESTORE}") from error
+        why = damaged.get(path / NAME, error)
+        raise ConfigurationError(f"{path / NAME} cannot be read: {why}. If it is damaged, {RESTORE}") from error
 
 
-def _findings(path: Path, control: ControlFile, now: float) -> Iterator[Finding]:
+def damaged_files(path: Path) -> dict[Path, str]:
+    """The databases of a directory that cannot be read, and why. Those of the log are not looked at."""
+    found = ((path / name, _damage(path / name)) for name in DATABASES)
+    return {file: why for file, why in found if why}
+
+
+def _damage(file: Path) -> str:
+    try:
+        with closing(ReadOnly(file, "")) as record:
+            (found,) = record.database.execute("PRAGMA quick_check(1)").fetchone() if file.exists() else ("ok",)
+    except sqlite3.Error as error:
+        return str(error)
+    return "" if found == "ok" else str(found)
+
+
+def _findings(path: Path, control: ControlFile, damaged: Mapping[Path, str], now: float) -> Iterator[Finding]:
     schedule = Schedule.of(stored_settings(control))
-    yield _identity(path, control)
+    for file, why in damaged.items():
+        yield Finding("files", Verdict.FAIL, f"{file} cannot be read: {why}", RESTORE)
+    yield _identity(path, control, damaged)
     yield _process(path)
     yield _evaluation(control, schedule, now)
     yield _disk(path)
@@ -99,26 +119,26 @@ def _findings(path: Path, control: ControlFile, now: float) -> Iterator[Finding]
     yield _old_joins(path, control, schedule, now)
     yield _keys(control)
     yield _parts(path, control)
-    if error := _unreadable(path / arrivals.NAME):
-        yield Finding("rows", Verdict.FAIL, f"{arrivals.NAME} cannot be read: {error}", RESTORE)
-    elif _overwritten(path / arrivals.NAME):
+    if path / arrivals.NAME not in damaged and _overwritten(path / arrivals.NAME):
         seen = f"{arrivals.NAME} is lost, or was overwritten with an older file: rows would count again"
         yield Finding("rows", Verdict.FAIL, seen, RESTORE)
-    if (path / lists.NAME).exists():
+    if (path / lists.NAME).exists() and path / lists.NAME not in damaged:
         with closing(ReadOnlyLists(path)) as of_lists:
             yield _lists(of_lists, control, schedule, now)
-    if control.text(REPORTS) is not None and (path / reports.NAME).exists():
-        with closing(ReadOnlyReports(path)) as file:
-            yield _public_keys(file, now)
-            yield _jobs(file, now)
+    of_reports = path / reports.NAME
+    if control.text(REPORTS) is not None and of_reports.exists() and of_reports not in damaged:
+        with closing(ReadOnlyReports(path)) as stored:
+            yield _public_keys(stored, now)
+            yield _jobs(stored, now)
 
 
-def _identity(path: Path, control: ControlFile) -> Finding:
+def _identity(path: Path, control: ControlFile, damaged: Mapping[Path, str]) -> Finding:
     advice = f"run `kanon operate new-generation --data {path}`; the service refuses to start before"
     if control.text(PLACE) != place_of(path):
         seen = "a copy of a deployment, or moved to another file system"
         return Finding("deployment", Verdict.FAIL, seen, advice)
-    if control.overwritten or any(_overwritten(path / name) for name in (ACCOUNTS, reports.NAME)):
+    others = (path / name for name in (ACCOUNTS, reports.NAME))
+    if control.overwritten or any(_overwritten(file) for file in others if file not in damaged):
         seen = f"{NAME}, {ACCOUNTS} or {reports.NAME} was overwritten with an older file"
         return Finding("deployment", Verdict.FAIL, seen, advice)
     settings = stored_settings(control)
@@ -127,7 +147,10 @@ def _identity(path: Path, control: ControlFile) -> Finding:
 
 def _overwritten(file: Path) -> bool:
     with closing(ReadOnlyCounted(file, "")) as counted:
-        return counted.overwritten
+        try:
+            return counted.overwritten
+        except sqlite3.OperationalError:  # it is empty: no table says how often it changed
+            return True
 
 
 def _process(path: Path) -> Finding:
@@ -216,17 +239,6 @@ def _parts(path: Path, control: ControlFile) -> Finding:
     seen = f"{len(bad)} parts are missing or damaged, {len(newest)} of them in use"
     advice = f"stop the service and run `kanon operate replay --data {path}`; if it refuses, restore a backup"
     return Finding("parts", Verdict.FAIL if newest else Verdict.WARN, seen, advice)
-
-
-def _unreadable(file: Path) -> sqlite3.Error | None:
-    """Why the record of counted rows cannot be read; None if it can be, or no log was counted."""
-    if file.exists():
-        try:
-            with closing(ReadOnly(file, "")) as record:
-                record.database.execute("SELECT 1 FROM seen LIMIT 1").fetchone()
-        except sqlite3.Error as error:
-            return error
-    return None
 
 
 def _lists(file: lists.ListsFile, control: ControlFile, schedule: Schedule, now: float) -> Finding:

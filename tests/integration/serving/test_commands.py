@@ -88,8 +88,25 @@ def test_a_service_does_not_start_on_a_damaged_file_and_says_so_in_one_line(at: 
     log(crowd(0))
     assert run("gate", "log.csv", "--data", "d", "--type", TYPE)[0] == 0
     Path("d/control.db").write_bytes(b"no database" * 1000)
-    told = "kanon serve: --data cannot be used: file is not a database\n"
+    told = (
+        "kanon serve: d/control.db: file is not a database: stop the service and restore the directory from a backup\n"
+    )
     assert run("serve", "--data", "d", "--port", "0") == (2, told)
+
+
+OF_CONTROL = ("replay", "api-key", "backup b", "new-generation --original none", "suppress fledge/YQ", "retire x")
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [*(("control.db", each) for each in OF_CONTROL), *(("arrivals.db", each) for each in OF_CONTROL[:3:2])],
+)
+def test_a_command_names_the_file_that_is_damaged(at: Callable[[float], None], name: str, command: str) -> None:
+    log(crowd(0))
+    assert run("gate", "log.csv", "--data", "d", "--type", TYPE)[0] == 0
+    Path("d", name).write_bytes(b"no database" * 1000)
+    status, told = run("operate", *command.split(), "--data", "d")
+    assert (status, f"d/{name}: file is not a database: stop the service and restore" in told) == (2, True), told
 
 
 def test_rows_come_from_a_pipe(tmp_path: Path) -> None:

@@ -182,6 +182,16 @@ def test_what_is_no_deployment_is_named(tmp_path: Path) -> None:
         examine_directory(tmp_path, START)
 
 
+@pytest.mark.parametrize("name", ["accounts.db", "reports.db", "arrivals.db", "lists.db"])
+def test_a_damaged_file_is_named_and_the_others_are_examined(served: Machine, name: str) -> None:
+    (served.directory.path / name).write_bytes(b"no database " * 1000)
+    (served.directory.path / "seen" / f"{name}-3").touch()
+    found = examined(served)
+    assert found["files"].verdict is Verdict.FAIL
+    assert found["files"].seen == f"{served.directory.path / name} cannot be read: file is not a database"
+    assert {finding.check for finding in found.values() if finding.wrong} == {"files"}
+
+
 def test_the_command_shows_findings_and_ends_with_1_if_something_is_wrong(
     served: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
