@@ -18,6 +18,7 @@ from kanon.counted import Counted
 from kanon.disk import Database
 from kanon.errors import ConfigurationError
 from kanon.findings import Finding, Verdict, moment
+from kanon.gate.fingerprints import fingerprints, noise_key_fingerprints
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.schedule import DAY, Schedule
 from kanon.gate.storage.disk.control import NAME, ControlFile
@@ -30,12 +31,16 @@ from kanon.serving.directory import (
     ACCOUNTS,
     AFTER_A_CLOCK_AHEAD,
     FIRST_STEP,
+    IMPORTING,
+    OWNER,
     PLACE,
     REPORTS,
+    accounts_place,
     ahead,
     place_of,
     stored_settings,
 )
+from kanon.serving.secret_files import secrets_of
 
 MEGABYTE = 1_000_000
 SECONDS_TO_WAIT = 5.0
@@ -116,6 +121,7 @@ def _findings(path: Path, control: ControlFile, damaged: Mapping[Path, str], now
     yield _evaluation(control, schedule, now)
     yield _disk(path)
     yield _permissions(path)
+    yield from _secrets(path, control)
     yield _old_joins(path, control, schedule, now)
     yield _keys(control)
     yield _parts(path, control)
@@ -133,16 +139,34 @@ def _findings(path: Path, control: ControlFile, damaged: Mapping[Path, str], now
 
 
 def _identity(path: Path, control: ControlFile, damaged: Mapping[Path, str]) -> Finding:
-    advice = f"run `kanon operate new-generation --data {path}`; the service refuses to start before"
-    if control.text(PLACE) != place_of(path):
-        seen = "a copy of a deployment, or moved to another file system"
-        return Finding("deployment", Verdict.FAIL, seen, advice)
-    others = (path / name for name in (ACCOUNTS, reports.NAME))
-    if control.overwritten or any(_overwritten(file) for file in others if file not in damaged):
-        seen = f"{NAME}, {ACCOUNTS} or {reports.NAME} was overwritten with an older file"
-        return Finding("deployment", Verdict.FAIL, seen, advice)
+    begin = f"run `kanon operate new-generation --data {path} --original"
+    others = [path / name for name in (ACCOUNTS, reports.NAME) if path / name not in damaged]
     settings = stored_settings(control)
-    return Finding("deployment", Verdict.OK, f"{settings.deployment}, steps of {settings.period} s")
+    if control.text(PLACE) != place_of(path):
+        seen, advice = "a copy of a deployment, or moved to another file system", f"{begin} DIR`"
+    elif control.overwritten or any(map(_overwritten, others)):
+        seen, advice = f"{NAME}, {ACCOUNTS} or {reports.NAME} was overwritten with an older file", f"{begin} none`"
+    elif control.text(ACCOUNTS) not in (None, "", accounts_place(path)):
+        seen, advice = f"{ACCOUNTS} is missing or was put back: one person could enrol twice", f"{begin} none`"
+    elif control.text(IMPORTING) is not None:
+        seen, advice = "an import was not finished", "run `kanon operate import` again"
+    else:
+        return Finding("deployment", Verdict.OK, f"{settings.deployment}, steps of {settings.period} s")
+    return Finding("deployment", Verdict.FAIL, seen, f"{advice}; the service refuses to start before")
+
+
+def _secrets(path: Path, control: ControlFile) -> Iterator[Finding]:
+    """Whether the secrets are not those with which the deployment started: then the service refuses to start."""
+    settings, recorded = stored_settings(control), control.recorded(OWNER)
+    entries = settings.noise_keys
+    try:
+        *keys, noise_keys = secrets_of(path / "secrets", [entry.id for entry in entries], None)
+    except ConfigurationError as error:
+        yield Finding("secrets", Verdict.FAIL, str(error), RESTORE)
+        return
+    current = fingerprints(settings, {}, keys) | noise_key_fingerprints(entries, noise_keys)
+    if changed := sorted(name.strip() for name, value in current.items() if recorded.get(name, value) != value):
+        yield Finding("secrets", Verdict.FAIL, f"changed since the first start: {', '.join(changed)}", RESTORE)
 
 
 def _overwritten(file: Path) -> bool:

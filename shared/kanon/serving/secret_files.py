@@ -72,7 +72,8 @@ def secrets_of(
     Raises:
         ConfigurationError: one is missing, or cannot be read.
     """
-    folder.mkdir(mode=0o700, exist_ok=True)
+    if draw is not None:
+        folder.mkdir(mode=0o700, exist_ok=True)
     for name in (PEPPER, CLIENT_KEY, NOISE_KEYS):
         if not (folder / name).exists():
             if draw is None:

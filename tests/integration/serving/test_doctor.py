@@ -192,6 +192,27 @@ def test_a_damaged_file_is_named_and_the_others_are_examined(served: Machine, na
     assert {finding.check for finding in found.values() if finding.wrong} == {"files"}
 
 
+@pytest.mark.parametrize("name", ["set-pepper", "client-key", "noise-keys.json"])
+def test_a_secret_that_is_missing_or_another_one_is_found(served: Machine, name: str) -> None:
+    file = served.directory.path / "secrets" / name
+    other = '{"1": "another"}' if name.endswith("json") else "another"
+    for spoil, seen in ((lambda: file.write_text(other), "changed since the first"), (file.unlink, "is missing: put")):
+        spoil()
+        found = examined(served)["secrets"]
+        assert (found.verdict, seen in found.seen) == (Verdict.FAIL, True), found
+
+
+def test_what_keeps_the_service_from_starting_is_found(served: Machine) -> None:
+    control = served.directory.control
+    for text, value, seen in (
+        ("importing", "begun", "an import was not finished"),
+        ("accounts.db", "1 2", "accounts.db is missing or was put back: one person could enrol twice"),
+    ):
+        control.put_text(text, value)
+        found = examined(served)["deployment"]
+        assert (found.verdict, found.seen) == (Verdict.FAIL, seen)
+
+
 def test_the_command_shows_findings_and_ends_with_1_if_something_is_wrong(
     served: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
