@@ -258,7 +258,10 @@ def replay_there(data: Path, base: int | None, *, yes: bool) -> None:
         with working("evaluating again"):
             found = replay(directory, base, clock.now())
     if found.base == found.through:
-        raise CommandError(f"only the states after step {found.base} are kept: replay when later steps are evaluated")
+        raise CommandError(
+            f"no step after {found.base} is evaluated: begin with earlier states (--from), if any are kept, or replay"
+            " when later steps are evaluated"
+        )
     for difference in found.differences:
         typer.echo(difference)
     place = f"Steps {found.base + 1} to {found.through}, parts: {found.parts:,}, crossings: {found.crossings:,}"

@@ -9,7 +9,7 @@ another version of kanon has divided the parts otherwise, and the evaluation mus
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from kanon.errors import ConfigurationError
+from kanon.errors import ConfigurationError, UndecodableMembersError
 from kanon.gate.mechanism.steps import end_of
 from kanon.gate.storage.protocols import Manifest, Piece, Sealed, Status
 from kanon.serving.directory import Directory
@@ -87,12 +87,17 @@ def replay(directory: Directory, base: int | None, now: float) -> Replayed:
     manifests = control.manifests()
     kept = [each for each in manifests if each.step >= _begun(directory) - 1]
     chosen = kept[:1] if base is None else [each for each in kept if each.step <= base][-1:]
+    steps = ", ".join(str(each.step) for each in kept) or "none"
     if not chosen:
-        steps = ", ".join(str(each.step) for each in kept) or "none"
         raise ConfigurationError(f"no states after step {base} are kept: give one of {steps}")
     through, memory = directory.evaluated_through, _Memory(chosen[0])
-    for piece in chosen[0].pieces:  # also what no step changes
-        parts.read(piece)
+    try:
+        for piece in chosen[0].pieces:  # also what no step changes
+            parts.read(piece)
+    except UndecodableMembersError as error:
+        raise UndecodableMembersError(
+            f"{error}. Begin with other states: --from with one of {steps}. If none are whole, restore a backup"
+        ) from error
     again = replace(directory.segments, control=memory)
     again.evaluate(end_of(through, directory.settings.period) + directory.settings.grace)
     later = [each for each in manifests if each.step > chosen[0].step]
