@@ -66,6 +66,11 @@ class Base(NamedTuple):
         """The last step evaluated."""
         return self.row.evaluated_through or 0
 
+    @property
+    def last(self) -> int:
+        """The last step evaluated or begun."""
+        return max(self.mark, self.row.begun or 0)
+
 
 class Again(NamedTuple):
     """A slot, evaluated again: its parts after the mark, and the list of those after the step that is begun."""
@@ -88,8 +93,8 @@ class ReplayPlan:
 
     @property
     def last(self) -> int:
-        """The last one."""
-        return max(base.mark for base in self.bases.values())
+        """The last one, which a worker may have begun only."""
+        return max(base.last for base in self.bases.values())
 
 
 def plan(stack: RunningStack, step: int | None, now: float) -> ReplayPlan:
@@ -102,7 +107,7 @@ def plan(stack: RunningStack, step: int | None, now: float) -> ReplayPlan:
 
     Raises:
         ChangeRefusedError: a table was replaced, the log does not reach back, an operator changed something since, no
-            such states are kept, or a deployment was rolled back.
+            such states are kept, no step after them is evaluated, or a deployment was rolled back.
         ConfigurationError: the configuration differs from the recorded one.
     """
     refuse_rolled_back(stack)
@@ -113,7 +118,13 @@ def plan(stack: RunningStack, step: int | None, now: float) -> ReplayPlan:
     }
     if not bases:
         raise ChangeRefusedError("nothing was evaluated: there is nothing to replay")
-    return ReplayPlan(bases)
+    found = ReplayPlan(bases)
+    if found.first > found.last:
+        raise ChangeRefusedError(
+            f"no step after {found.last} is evaluated: begin with earlier states (--from), if any are kept;"
+            " otherwise `kanon operate repair` mends what cannot be read"
+        )
+    return found
 
 
 def replay(stack: RunningStack, found: ReplayPlan, now: float) -> None:
@@ -135,7 +146,7 @@ def replay(stack: RunningStack, found: ReplayPlan, now: float) -> None:
             made[place] = _evaluate(stack, decisions, place, base._replace(row=rows[place]), crossings, made)
         for place, again in made.items():
             base, row = found.bases[place], rows[place]
-            kept = [name for name in row.kept if step_of(name) <= base.step]
+            kept = [name for name in row.kept if step_of(name) <= base.step and step_of(name) < base.mark]
             stack.control.restate(place, row.run, base.mark, [*kept, again.name], again.progress)
 
 
@@ -214,12 +225,12 @@ def _evaluate(
         ]
     for piece in pieces:  # also what no step changes
         parts.read(piece)
-    write_all, open_step = base.manifest is None, max(base.mark, base.row.begun or 0)
+    write_all = base.manifest is None
     decided: dict[bytes, list[int]] = defaultdict(list)
     listed, name = tuple(pieces), ""
     progress = None
     with StepJoins(stack.log, place.slot, decisions.numbers) as joins:
-        for step in range(base.step + 1, open_step + 1):
+        for step in range(base.step + 1, base.last + 1):
             found = list(
                 decisions.decided(step, run, joins, parts, listed, mark=step - 1, keys=keys, write_all=write_all)
             )
