@@ -196,7 +196,7 @@ def begin_there(data: Path, *, new_key: bool, original: str | None, yes: bool) -
     from kanon.gate.storage.disk.control import ControlFile
     from kanon.reports.storage.disk import NAME as REPORTS
     from kanon.serving.directory import ACCOUNTS, existing, is_copy, new_generation
-    from kanon.serving.unlisting import take_over
+    from kanon.serving.unlisting import refuse_other, take_over
 
     with closing(ControlFile(existing(data), accept_older=True)) as control:
         copied, overwritten = is_copy(control, data), control.overwritten
@@ -206,13 +206,16 @@ def begin_there(data: Path, *, new_key: bool, original: str | None, yes: bool) -
             " since would come back. If it is lost, give none",
             param_hint="--original",
         )
-    if original not in (None, NO_ORIGINAL) and Path(str(original)).resolve() == data.resolve():
+    other = None if original in (None, NO_ORIGINAL) else Path(str(original))
+    if other is not None and other.resolve() == data.resolve():
         raise typer.BadParameter("this is --data itself: name the other one, or none", param_hint="--original")
     if overwritten and original != NO_ORIGINAL:
         raise typer.BadParameter(
             f"{data} was overwritten with an older file: give none, and suppress and unlist again",
             param_hint="--original",
         )
+    if other is not None:
+        refuse_other(data, other)
     typer.echo(
         "The directory may be used in this place from now on. From its next step on it uses new noise, which costs"
         " every join within a window of it more privacy (with restart after the crossing at most some delta). No"
@@ -227,8 +230,8 @@ def begin_there(data: Path, *, new_key: bool, original: str | None, yes: bool) -
             "What was suppressed or unlisted since the copy was made counts again: do it again before you start."
         )
     ask("Begin a new log generation?", yes)
-    if original not in (None, NO_ORIGINAL):
-        take_over(data, Path(str(original)))
+    if other is not None:
+        take_over(data, other)
     typer.echo(f"It begins at step {new_generation(data, new_key=new_key)}.")
 
 

@@ -13,9 +13,10 @@ from kanon.disk import transaction
 from kanon.errors import ConfigurationError
 from kanon.gate.lists import read_parquet
 from kanon.gate.names import set_key
+from kanon.gate.storage.disk.control import NAME as CONTROL
 from kanon.gate.storage.disk.control import ControlFile
 from kanon.keys import Secret
-from kanon.serving.directory import Directory, existing, locked, stored_settings
+from kanon.serving.directory import Directory, locked, stored_settings
 from kanon.serving.lists import FOLDER, NAME, ListsFile, history_of, write_history
 from kanon.serving.secret_files import pepper_of
 
@@ -40,17 +41,28 @@ def unlist(directory: Directory, type_name: str, value: str) -> int:
     return _remove_from_history(directory.path, directory.joining.pepper, type_name, {key})
 
 
+def refuse_other(path: Path, original: Path) -> None:
+    """Check that a directory is of the same deployment.
+
+    Raises:
+        ConfigurationError: it is of another one, or of none.
+    """
+    if not (original / CONTROL).is_file():
+        raise ConfigurationError(f"{original} holds no deployment: check --original")
+    with closing(ControlFile(path, accept_older=True)) as control, closing(ControlFile(original)) as other:
+        if stored_settings(other).deployment != stored_settings(control).deployment:
+            raise ConfigurationError(f"{original} holds another deployment than {path}: check --original")
+
+
 def take_over(path: Path, original: Path) -> None:
     """Suppress and unlist in a copy what is suppressed or unlisted in its original. Repeating it changes nothing.
 
     Raises:
         ConfigurationError: a process has the copy open, or the original is another deployment or none.
     """
+    refuse_other(path, original)
     with locked(path):
-        with closing(ControlFile(path)) as control, closing(ControlFile(existing(original))) as other:
-            settings = stored_settings(control)
-            if stored_settings(other).deployment != settings.deployment:
-                raise ConfigurationError(f"{original} holds another deployment than {path}: check --original")
+        with closing(ControlFile(path)) as control, closing(ControlFile(original)) as other:
             for key in other.suppressed():
                 control.suppress(key)
             for key in other.unlisted():

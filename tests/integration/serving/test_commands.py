@@ -232,6 +232,16 @@ def test_a_copy_and_what_follows(at: Callable[[float], None]) -> None:
     assert (status, told) == (2, "kanon operate backup: b is not empty: name a new directory\n")
 
 
+def test_an_original_that_is_none_is_refused_before_the_question(at: Callable[[float], None]) -> None:
+    log([])
+    run("gate", "log.csv", "--data", "d", "--type", TYPE)
+    run("gate", "log.csv", "--data", "e", "--type", TYPE)
+    run("operate", "backup", "b", "--data", "d")
+    for name, why in (("no", "no holds no deployment"), ("e", "e holds another deployment than b")):
+        told = run("operate", "new-generation", "--data", "b", "--original", name)
+        assert told == (2, f"kanon operate new-generation: {why}: check --original\n")
+
+
 def test_forgetting_says_what_it_does_and_how_much_it_found(at: Callable[[float], None]) -> None:
     log(crowd(-1))
     run("gate", "log.csv", "--data", "d", "--type", TYPE)
