@@ -28,6 +28,7 @@ from kanon.disk import connect
 from kanon.errors import ConfigurationError
 from kanon.gate.storage.disk.control import NAME, ControlFile
 from kanon.gate.storage.disk.log import SUFFIX
+from kanon.gate.storage.disk.parts import PartFiles
 from kanon.gate.storage.protocols import Manifest
 from kanon.reports.storage import disk as reports
 from kanon.serving import arrivals, lists
@@ -49,6 +50,7 @@ def backup(source: Path, to: Path) -> Manifest:
     Raises:
         ConfigurationError: there is no deployment, ``to`` is not empty, or the service evaluates steps faster than
             they can be copied.
+        UndecodableMembersError: a part is damaged.
         OSError, sqlite3.Error: a file cannot be read or written.
     """
     existing(source)
@@ -66,7 +68,10 @@ def backup(source: Path, to: Path) -> Manifest:
                 shutil.rmtree(each) if each.is_dir() else each.unlink()
             if not isinstance(error, _MovedOnError):
                 raise
-    raise ConfigurationError(f"{source} is evaluated faster than it can be copied: stop the service first")
+    raise ConfigurationError(
+        f"{source} is evaluated faster than it can be copied, or lacks a file: stop the service first; `kanon doctor"
+        f" --data {source}` says what is missing"
+    )
 
 
 def _copy(source: Path, to: Path) -> Manifest:
@@ -74,8 +79,10 @@ def _copy(source: Path, to: Path) -> Manifest:
         (to / name).mkdir(mode=0o700)
     _copy_database(source / NAME, to / UNFINISHED)
     manifest = _made_ready(to / UNFINISHED)
+    parts = PartFiles(to / "parts")
     for piece in manifest.pieces:
-        _link(source / "parts" / piece.name, to / "parts" / piece.name)
+        _link(source / "parts" / piece.name, parts.folder / piece.name)
+        parts.content(piece)  # a backup of damaged states would be found when it is needed
     if (source / arrivals.NAME).exists():
         _copy_database(source / arrivals.NAME, to / arrivals.NAME)
     for file in (source / "log").glob(f"*{SUFFIX}"):

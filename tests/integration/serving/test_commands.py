@@ -515,6 +515,18 @@ def test_ids_may_hold_any_separator_but_line_feeds(at: Callable[[float], None]) 
     assert run(*forget)[1].endswith("Tokens that were found and replaced: 4.\n")
 
 
+def test_a_backup_of_damaged_states_is_refused(at: Callable[[float], None]) -> None:
+    log(crowd(-1))
+    run("gate", "log.csv", "--data", "d", "--type", TYPE)
+    (part,) = Path("d/parts").iterdir()
+    part.write_bytes(part.read_bytes()[:-1])
+    told = run("operate", "backup", "b", "--data", "d")[1]
+    assert f"the part {part.name} is not the one that was written: `kanon doctor --data` says what to do" in told
+    assert left("b") == set()
+    part.unlink()
+    assert "or lacks a file: stop the service first; `kanon doctor" in run("operate", "backup", "b", "--data", "d")[1]
+
+
 def test_a_backup_is_for_its_owner_alone(at: Callable[[float], None]) -> None:
     log(crowd(-1))
     run("gate", "log.csv", "--data", "d", "--type", TYPE)

@@ -12,6 +12,7 @@ from kanon.gate.parts import Part, decode, encode
 from kanon.gate.storage.protocols import Piece
 
 SUFFIX = ".part"
+ADVICE = "`kanon doctor --data` says what to do"
 
 
 class PartFiles:
@@ -44,13 +45,19 @@ class PartFiles:
         Raises:
             UndecodableMembersError: its file is missing or damaged.
         """
+        return decode(self.content(piece), checked=True)
+
+    def content(self, piece: Piece) -> bytes:
+        """The file of a part; raises as :meth:`read` does."""
         try:
             content = (self.folder / piece.name).read_bytes()
         except OSError as error:
-            raise UndecodableMembersError(f"the part {piece.name} cannot be read: {error.strerror}") from error
+            raise UndecodableMembersError(
+                f"the part {piece.name} cannot be read ({error.strerror}): {ADVICE}"
+            ) from error
         if sha256(content).hexdigest() != piece.digest:
-            raise UndecodableMembersError(f"the part {piece.name} is not the one that was written")
-        return decode(content, checked=True)
+            raise UndecodableMembersError(f"the part {piece.name} is not the one that was written: {ADVICE}")
+        return content
 
     def sweep(self, named: Collection[str], run: int) -> None:
         """Delete the parts of runs up to ``run`` that no manifest names."""
