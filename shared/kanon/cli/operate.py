@@ -300,7 +300,7 @@ def unsuppress(stack: "RunningStack | Path", place: TypeAndSet, yes: Yes = False
 
     Example: kanon operate unsuppress fledge/aGVsbG8 --stack kanon-prod
     """
-    with _set(stack, place) as (statuses, key):
+    with _set(stack, place, of_any_type=True) as (statuses, key):
         typer.echo(
             "The set will show its own status: from the next tick on, or immediately where no cache holds its answer."
         )
@@ -457,8 +457,13 @@ def accept_report_jobs(stack: "RunningStack", yes: Yes = False) -> None:
 
 
 @contextmanager
-def _set(stack: "RunningStack | Path", place: str) -> "Iterator[tuple[Suppressions | ControlFile, bytes]]":
-    """What suppresses the set of TYPE/SET, and its key; that of a directory also beside a running service."""
+def _set(
+    stack: "RunningStack | Path", place: str, *, of_any_type: bool = False
+) -> "Iterator[tuple[Suppressions | ControlFile, bytes]]":
+    """What suppresses the set of TYPE/SET, and its key; that of a directory also beside a running service.
+
+    ``of_any_type``: the type may be retired.
+    """
     from kanon.gate.names import set_key
 
     if isinstance(stack, Path):
@@ -467,22 +472,23 @@ def _set(stack: "RunningStack | Path", place: str) -> "Iterator[tuple[Suppressio
         from kanon.serving.secret_files import pepper_of
 
         with closing(ControlFile(existing(stack))) as control:
-            type_name, set_id = _type_and_set(place, stored_settings(control).read_types())
+            types = stored_settings(control).read_types()
+            type_name, set_id = _type_and_set(place, None if of_any_type else types)
             yield control, set_key(pepper_of(stack), type_name, set_id)
         return
     from kanon.keys import fetch_secret
     from kanon.operate.suppressing import Suppressions
 
-    type_name, set_id = _type_and_set(place, stack.evaluate.read_types())
+    type_name, set_id = _type_and_set(place, None if of_any_type else stack.evaluate.read_types())
     pepper = fetch_secret(stack.client("secretsmanager"), "set-pepper", stack.query.set_pepper_secret)
     yield Suppressions(stack), set_key(pepper, type_name, set_id)
 
 
-def _type_and_set(place: str, types: "Collection[str]") -> tuple[str, bytes]:
+def _type_and_set(place: str, types: "Collection[str] | None") -> tuple[str, bytes]:
     from kanon.http.encoding import decode_base64url
 
     type_name, _, text = place.partition("/")
-    if type_name not in types:
+    if types is not None and type_name not in types:
         raise typer.BadParameter("give TYPE/SET with a type that is configured", param_hint="TYPE/SET")
     try:
         set_id = decode_base64url(text)

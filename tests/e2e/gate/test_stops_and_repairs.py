@@ -266,6 +266,25 @@ def test_a_set_that_is_one_too_many_is_not_kept_as_suppressed(stack: Stack, monk
     assert objects(stack) == kept
 
 
+def test_a_set_of_a_retired_type_makes_room_for_another_one(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kanon.gate.storage.aws.statuses.MOST_SUPPRESSED", 1)
+    old, new = f"b/{encoded(SETS[0])}", f"a/{encoded(SETS[0])}"
+    assert operate(stack, "suppress", old, "--yes")[0] == 0
+    deploy(stack, KANON_TYPES=json.dumps({"a": TYPES["a"]}))
+    assert operate(stack, "retire", "b", "--yes")[0] == 0
+    code, output = operate(stack, "suppress", new, "--yes")
+    assert (code, "unsuppress one, also of retired types" in output) == (2, True), output
+    assert operate(stack, "unsuppress", old, "--yes")[0] == 0
+    assert operate(stack, "suppress", new, "--yes")[0] == 0
+
+
+def test_a_missing_object_is_no_matter_of_permissions(stack: Stack) -> None:
+    damage(stack, lambda _: None)
+    code, output = operate(stack, "new-generation", "--yes")
+    last = "an object of the bucket of states is missing: `kanon operate replay` computes the states again\n"
+    assert (code, output.endswith(last)) == (2, True), output
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -161,7 +161,7 @@ class PartObjects:
         except self._client.exceptions.ClientError as error:
             if error.response["Error"]["Code"] not in ABSENT:
                 raise
-            raise UndecodableMembersError(f"an object of the bucket of states is missing: {REMEDY}") from error
+            raise UndecodableMembersError(f"an object of the bucket of states is missing: {REMEDY}") from None
         if sha256(content).hexdigest() != digest:
             raise UndecodableMembersError(f"an object of the bucket of states is not as it was written: {REMEDY}")
         return content

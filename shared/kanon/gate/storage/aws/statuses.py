@@ -136,7 +136,7 @@ class Statuses(KeyedTable):
             keys ^= {set_key}
             if len(keys) > MOST_SUPPRESSED:
                 raise ConfigurationError(
-                    f"{MOST_SUPPRESSED} sets are suppressed, and that is the most: unsuppress one, or retire its type"
+                    f"{MOST_SUPPRESSED} sets are suppressed, and that is the most: unsuppress one, also of retired types"
                 )
             new = uuid4().hex
             writes = [
