@@ -80,14 +80,22 @@ def begin(stack: RunningStack, now: float) -> tuple[LogGenerationEntry, ...]:
                 rows[place] = _found(stack, place, later)
         crossings, horizons = stack.statuses.released()
         first = _first_step(stack, seen, max(_traces(rows, horizons), newest_crossing(crossings)), now)
+        marks = _marks(stack, rows, first)
+        for place in marks:  # once the generation is recorded, no replay could compute what is lost
+            for piece in pieces_of(stack, place, rows[place]):
+                stack.parts(place).read(piece)
         control.check("evaluate", {**_unrecorded(stack, seen), **as_recorded(first, seen.ids)})
-        for place, row in rows.items():
-            last = stack.evaluate.layouts.last_step(place.layout, first - 1)
-            passed = last < first - 1 and row.evaluated_through == last  # the next layout has its states
-            if place.layout < first and not passed:
-                put_states(stack, place, row, last, pieces_of(stack, place, row), crossings)
-                _put_horizon(stack, place, row, _newest(place.slot, rows, horizons))
+        for place, mark in marks.items():
+            row = rows[place]
+            put_states(stack, place, row, mark, pieces_of(stack, place, row), crossings)
+            _put_horizon(stack, place, row, _newest(place.slot, rows, horizons))
         return _entries(recorded_generations(control.recorded("evaluate")))
+
+
+def _marks(stack: RunningStack, rows: Mapping[Place, SlotRow], first: int) -> dict[Place, int]:
+    """The new marks before the step ``first``. A slot that has evaluated its last step is left out: the next has it."""
+    ends = {place: stack.evaluate.layouts.last_step(place.layout, first - 1) for place in rows if place.layout < first}
+    return {place: end for place, end in ends.items() if end == first - 1 or rows[place].evaluated_through != end}
 
 
 def _found(stack: RunningStack, place: Place, row: SlotRow) -> SlotRow:

@@ -136,7 +136,7 @@ class Statuses(KeyedTable):
             keys ^= {set_key}
             if len(keys) > MOST_SUPPRESSED:
                 raise ConfigurationError(
-                    f"{MOST_SUPPRESSED} sets are suppressed, and that is the most: unsuppress one, also of retired types"
+                    f"{MOST_SUPPRESSED} sets are suppressed, and that is the most: unsuppress one (retired types count)"
                 )
             new = uuid4().hex
             writes = [
