@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from botocore.client import BaseClient
 
 from kanon.findings import Verdict
 from kanon.gate.fingerprints import FORGETTING
@@ -221,6 +222,24 @@ def test_a_client_is_not_forgotten_while_a_slot_is_evaluated(
     assert (code, f"slot {place.slot}: step {step} is begun and not complete" in output) == (2, True)
     assert ([rows(stack, table) for table in ("StepLog", "Statuses")], objects(stack)) == before
     assert FORGETTING not in control.recorded("evaluate")
+
+
+def test_objects_that_stay_are_named_in_one_line_and_go_with_the_next_run(
+    used: Snapshot[Oracle], listed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oracle = used.restore()
+    real = BaseClient._make_api_call  # type: ignore[attr-defined]  # as botocore's own stubber does
+
+    def refused(client: Any, operation: str, given: Any) -> Any:
+        errors = {"Errors": [{"Code": "SlowDown"}]}
+        return errors if operation == "DeleteObjects" else real(client, operation, given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BaseClient, "_make_api_call", refused)
+        code, output = forget(oracle, listed)
+    assert (code, "objects were not deleted; repeat it" in output) == (2, True), output
+    assert forget(oracle, listed)[0] == 0
+    assert occurrences(oracle.stack) == 0
 
 
 @pytest.fixture(scope="module")

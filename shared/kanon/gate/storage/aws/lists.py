@@ -27,7 +27,7 @@ from uuid import uuid4
 from kanon.dynamo.batches import chunks
 from kanon.dynamo.tables import KeyedTable, bound
 from kanon.dynamo.transactions import all_or_none
-from kanon.errors import Error
+from kanon.errors import Error, ThrottledError
 from kanon.gate.lists import KEPT, ListEntry, ReadableList, place_of_step, read_parquet, write_parquet
 from kanon.gate.mechanism.tape import SET_KEY_BYTES, check_set_key
 from kanon.gate.ranges import ListStep, encode, name_of, number_of
@@ -273,7 +273,7 @@ class ListObjects:
             objects = [{"Key": key} for key in some]
             answer = self.client.delete_objects(Bucket=self.bucket, Delete={"Objects": objects, "Quiet": True})  # type: ignore[typeddict-item]
             if answer.get("Errors"):
-                raise RuntimeError("objects of old lists were not deleted; the next run does it")
+                raise ThrottledError("objects of old lists were not deleted; the next run does it")
 
 
 def pair(set_key: bytes, value: bytes) -> bytes:

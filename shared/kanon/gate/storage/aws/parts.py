@@ -13,7 +13,7 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kanon.dynamo.batches import chunks
-from kanon.errors import UndecodableMembersError
+from kanon.errors import ThrottledError, UndecodableMembersError
 from kanon.gate import listed_sets
 from kanon.gate.listed_sets import ListedSet, name_beside
 from kanon.gate.parts import PADDING, Part, decode, encode
@@ -141,7 +141,7 @@ class PartObjects:
                 Bucket=self._bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
             )
             if answer.get("Errors"):
-                raise RuntimeError(f"{len(answer['Errors'])} objects were not deleted; repeat it")
+                raise ThrottledError(f"{len(answer['Errors'])} objects were not deleted; repeat it")
 
     def _name(self, step: int, run: int) -> str:
         return f"{self._folder}{step}-{run}-{next(self._numbers)}"
