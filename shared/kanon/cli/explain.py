@@ -8,6 +8,7 @@ import typer
 from kanon.cli.errors import CommandError
 from kanon.cli.options import Json
 from kanon.cli.screen import new_table, screen, show_json
+from kanon.cli.set_id import decoded
 from kanon.cli.stacks import AwsProfile, Region, StackName, Url, find, stack_errors
 
 if TYPE_CHECKING:
@@ -38,12 +39,11 @@ def explain(
     Example: kanon explain --stack kanon --type fledge --set aGVsbG8
     """
     from kanon.errors import UndecodableMembersError
-    from kanon.http.encoding import decode_base64url
     from kanon.operate.explain import PERMISSIONS
     from kanon.operate.explain import explain as explained
 
     try:
-        id_ = decode_base64url(set_id)
+        id_ = decoded(set_id)
     except ValueError as error:
         raise typer.BadParameter(f"the set id {error}", param_hint="--set") from error
     with stack_errors(f": the command needs {PERMISSIONS}"):

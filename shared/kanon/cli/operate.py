@@ -2,7 +2,6 @@
 
 import json
 import time
-from base64 import urlsafe_b64encode
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -28,6 +27,7 @@ from kanon.cli.operate_directory import (
     unlist_there,
 )
 from kanon.cli.serve_data import ServiceDirectory
+from kanon.cli.set_id import decoded
 from kanon.cli.stacks import AwsProfile, Region, on_stack, on_stack_or_directory, stack_errors
 
 if TYPE_CHECKING:
@@ -485,16 +485,10 @@ def _set(
 
 
 def _type_and_set(place: str, types: "Collection[str] | None") -> tuple[str, bytes]:
-    from kanon.http.encoding import decode_base64url
-
     type_name, _, text = place.partition("/")
     if types is not None and type_name not in types:
         raise typer.BadParameter("give TYPE/SET with a type that is configured", param_hint="TYPE/SET")
     try:
-        set_id = decode_base64url(text)
+        return type_name, decoded(text)
     except ValueError as error:
         raise typer.BadParameter(f"the set id {error}", param_hint="TYPE/SET") from error
-    if (canonical := urlsafe_b64encode(set_id).decode().rstrip("=")) != text:  # probably a value, not an id
-        reason = f"give {canonical} if {text} is a set id; of a value, give what `kanon set-id` prints"
-        raise typer.BadParameter(reason, param_hint="TYPE/SET")
-    return type_name, set_id

@@ -23,6 +23,7 @@ from kanon.cli.options import (
 )
 from kanon.cli.screen import working
 from kanon.cli.serve_data import ServiceDirectory
+from kanon.cli.set_id import decoded
 
 if TYPE_CHECKING:
     from kanon.serving.directory import Directory
@@ -287,13 +288,11 @@ def _open_there(data: Path) -> "Iterator[Directory]":
 
 def _set_ids(file: Path, *, base64: bool) -> list[bytes]:
     """The set ids in the lines of a file."""
-    from kanon.http.encoding import decode_base64url
-
     lines = _lines(file, "--sets")
     try:
-        return [decode_base64url(line) if base64 else line.encode() for line in lines]
+        return [decoded(line) if base64 else line.encode() for line in lines]
     except ValueError as error:
-        raise typer.BadParameter(f"{file}: a set id {error}", param_hint="--sets") from error
+        raise typer.BadParameter(f"{file}: the set id {error}", param_hint="--sets") from error
 
 
 def _lines(file: Path, option: str) -> list[str]:

@@ -1,5 +1,6 @@
 """``kanon set-id``: the id of the set of a value, or of a browser's ad."""
 
+from base64 import urlsafe_b64encode
 from typing import Annotated
 
 import typer
@@ -33,6 +34,22 @@ def set_id(
         raise typer.BadParameter(str(error)) from None
     for one in found:
         typer.echo(one)
+
+
+def decoded(text: str) -> bytes:
+    """A set id as in the path of the API.
+
+    Raises:
+        ValueError: it is none, or probably a value; the message continues "the set id".
+    """
+    from kanon.http.encoding import decode_base64url
+
+    found = decode_base64url(text)
+    if (canonical := urlsafe_b64encode(found).decode().rstrip("=")) != text:
+        raise ValueError(
+            f"has spare bits: give {canonical} if {text} is a set id; of a value, give what `kanon set-id` prints"
+        )
+    return found
 
 
 def _parts(kind: str, values: list[str]) -> list[str | None]:

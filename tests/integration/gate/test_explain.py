@@ -266,6 +266,7 @@ def test_the_permissions_name_every_call(stack: Stack) -> None:
     ("arguments", "message"),
     [
         (["--type", "few", "--set", "a+b"], "must be base64url"),
+        (["--type", "few", "--set", "s0"], "has spare bits: give sw if s0 is a set id"),
         (["--set", "aGVsbG8"], "Missing option '--type'"),
         (
             ["--type", "few", "--set", "aGVsbG8", "--url", "http://example.com"],

@@ -254,7 +254,10 @@ def test_forgetting_says_what_it_does_and_how_much_it_found(at: Callable[[float]
     Path("ids.txt").write_text("c2hvZXM\n")
     assert run("operate", "forget", "--data", "d", "--client", "x", "--sets", "ids.txt", "--base64", "--yes")[0] == 0
     told = run("operate", "forget", "--data", "d", "--client", "x", "--sets", "sets.txt", "--base64", "--yes")[1]
-    assert "sets.txt: a set id must be base64url" in told
+    assert "sets.txt: the set id must be base64url" in told
+    Path("ids.txt").write_text("s0\n")
+    told = run("operate", "forget", "--data", "d", "--client", "x", "--sets", "ids.txt", "--base64", "--yes")[1]
+    assert "ids.txt: the set id has spare bits: give sw if s0 is a set id; of a value, give what `kanon set-id`" in told
     told = run("operate", "forget", "--data", "d", "--client", "x", "--sets", "no.txt", "--yes")[1]
     assert "no.txt cannot be read: No such file" in told
 
