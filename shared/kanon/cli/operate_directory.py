@@ -120,10 +120,10 @@ def delete_account(
     if auth not in ("KEY", "JWT", "DEVICE"):
         raise typer.BadParameter("give KEY, JWT or DEVICE", param_hint="--auth")
     with directory_errors(data):
-        from kanon.serving.directory import existing
+        from kanon.serving.enrolment import check_accounts
         from kanon.serving.enrolment import delete_account as delete
 
-        existing(data)
+        check_accounts(data)
         typer.echo(
             "The account gets no credential until none of its joins can count. One that it has holds until its week"
             " ends. Joins stay: the service does not know which are its own. This cannot be undone."
@@ -165,9 +165,10 @@ def ask_to_unlist(*, yes: bool) -> None:
 
 def unlist_there(data: Path, type_name: str, value: str, *, yes: bool) -> int:
     """Unlist a value of a directory. Returns the number of lists of the history that had it."""
-    from kanon.serving.unlisting import unlist
+    from kanon.serving.unlisting import check_listed, unlist
 
     with directory_errors(data), _open_there(data) as directory:
+        check_listed(directory, type_name)
         ask_to_unlist(yes=yes)
         return unlist(directory, type_name, value)
 

@@ -8,7 +8,7 @@ from kanon.errors import ConfigurationError
 from kanon.gate.enrol_routes import account_id
 from kanon.gate.storage.disk.accounts import AccountsFile
 from kanon.keys import Secret
-from kanon.serving.directory import ACCOUNTS, CLOSED_UNTIL, NAMED_BY, OWNER, Directory, accounts_place
+from kanon.serving.directory import ACCOUNTS, CLOSED_UNTIL, NAMED_BY, OWNER, Directory, accounts_place, existing
 from kanon.serving.secret_files import ACCOUNT_KEY, ISSUER_KEY, secret_of
 
 
@@ -58,6 +58,16 @@ def refuse_other_names(directory: Directory, named_by: str) -> None:
     directory.control.check(OWNER, {NAMED_BY: named_by})
 
 
+def check_accounts(path: Path) -> None:
+    """Refuse a directory without accounts.
+
+    Raises:
+        ConfigurationError: it has none, or there is no deployment.
+    """
+    if not (existing(path) / ACCOUNTS).exists():
+        raise ConfigurationError(f"{path} has no accounts: no type needs a credential, or they were lost")
+
+
 def delete_account(path: Path, name: str) -> bool:
     """Do what the account may do itself: end its credentials, also beside a running service.
 
@@ -71,8 +81,7 @@ def delete_account(path: Path, name: str) -> bool:
     Raises:
         ConfigurationError: nobody has ever enrolled, or the file of accounts was overwritten with an older one.
     """
-    if not (path / ACCOUNTS).exists():
-        raise ConfigurationError(f"{path} has no accounts: no type needs a credential, or they were lost")
+    check_accounts(path)
     account = account_id(secret_of(path / "secrets" / ACCOUNT_KEY, made=False), name)
     with closing(AccountsFile(path / ACCOUNTS)) as accounts:
         accounts.delete(account)

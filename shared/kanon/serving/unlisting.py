@@ -30,15 +30,24 @@ def unlist(directory: Directory, type_name: str, value: str) -> int:
     Raises:
         ConfigurationError: the type is not listed.
     """
-    type_ = directory.types.get(type_name)
-    if type_ is None or not type_.listed:
-        listed = ", ".join(name for name, each in directory.types.items() if each.listed) or "none"
-        raise ConfigurationError(f"type {type_name!r} is not listed: listed types: {listed}")
+    check_listed(directory, type_name)
     key = set_key(directory.joining.pepper, type_name, sha256(value.encode()).digest())
     directory.control.unlist(key)
     if (directory.path / NAME).exists():
         _forget(directory, type_name, value, key)
     return _remove_from_history(directory.path, directory.joining.pepper, type_name, {key})
+
+
+def check_listed(directory: Directory, type_name: str) -> None:
+    """Refuse a type that is not listed.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
+    type_ = directory.types.get(type_name)
+    if type_ is None or not type_.listed:
+        listed = ", ".join(name for name, each in directory.types.items() if each.listed) or "none"
+        raise ConfigurationError(f"type {type_name!r} is not listed: listed types: {listed}")
 
 
 def refuse_other(path: Path, original: Path) -> None:

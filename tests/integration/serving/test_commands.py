@@ -427,6 +427,15 @@ def test_a_type_that_is_not_there_is_refused_before_the_question(at: Callable[[f
     assert told == "kanon operate retire: 'fledge' is the only type: add another one first with --types\n"
 
 
+def test_what_is_not_there_is_refused_before_the_question(at: Callable[[float], None]) -> None:
+    log([])
+    run("gate", "log.csv", "--data", "d", "--type", TYPE)
+    told = run("operate", "unlist", "fledge", "a value", "--data", "d")[1]
+    assert told == "kanon operate unlist: type 'fledge' is not listed: listed types: none\n"
+    told = run("operate", "delete-account", "who", "--data", "d")[1]
+    assert told.startswith("kanon operate delete-account: d has no accounts: ")
+
+
 def test_retiring_a_type_of_a_copy_gives_it_no_right_to_the_noise(at: Callable[[float], None]) -> None:
     Path("types.json").write_text(f'{{"a": {TYPE}, "b": {TYPE}}}')
     log(crowd(-1))
