@@ -33,11 +33,11 @@ from kanon.gate.fingerprints import (
     steps_late,
     unchanged_keys,
 )
-from kanon.gate.generations import recorded_generations, refuse_log_generations
+from kanon.gate.generations import recorded_generations, refuse_log_generations, replaced_tables
 from kanon.gate.mechanism.bounds import met_by_one_join, over_generations
 from kanon.gate.mechanism.steps import end_of, step_at
 from kanon.gate.publishing import Horizon, tick_of
-from kanon.gate.settings import NoiseKeyEntry, SlotsEntry
+from kanon.gate.settings import LogGenerationEntry, NoiseKeyEntry, SlotsEntry
 from kanon.gate.slots import Layouts
 from kanon.gate.storage.aws.control import Place, SlotRow
 from kanon.gate.storage.aws.true_objects import run_of
@@ -45,6 +45,7 @@ from kanon.keys import Secret, fetch_secret
 from kanon.operate.changes import changed_fingerprints
 from kanon.operate.findings import environment_finding, queue_finding, readable, schedule_finding
 from kanon.operate.gateway import examine_gateway
+from kanon.operate.generation import newest_entries
 from kanon.operate.issuer import examine_issuer
 from kanon.operate.noise_key import last_needed
 from kanon.operate.reports import examine_reports
@@ -280,8 +281,16 @@ def _log_generations(case: Case) -> Iterator[Finding]:
     """Whether the tables are those of the newest log generation, and the privacy cost of all generations."""
     settings, recorded = case.stack.evaluate, case.recorded["evaluate"]
     ids = table_ids(case.stack.client("dynamodb"), settings.tables)
-    refuse_log_generations(recorded, settings.log_generations, ids)
     known = recorded_generations(recorded)
+    try:
+        refuse_log_generations(recorded, settings.log_generations, ids)
+    except ConfigurationError as error:
+        entries = newest_entries(known)
+        if not entries or replaced_tables([*known.values()][-1], ids):
+            raise
+        advice = f"deploy with LogGenerations='{_parameter(*entries)}': nothing is evaluated before"
+        yield Finding("log", Verdict.FAIL, str(error), advice, Section.TABLE_REPLACED)
+        return
     later = [step for step in known if step > 0]
     if not later:
         yield Finding("log", Verdict.OK, "the tables are the first ones" if known else "not recorded yet")
@@ -554,7 +563,7 @@ def _slots_entry(from_step: int, text: str) -> SlotsEntry:
     return SlotsEntry(slots=int(slots), partitions=int(partitions) if partitions else None, from_step=from_step)
 
 
-def _parameter(*entries: SlotsEntry | NoiseKeyEntry) -> str:
+def _parameter(*entries: SlotsEntry | NoiseKeyEntry | LogGenerationEntry) -> str:
     """Entries as the value of a parameter, oldest first."""
     ordered = sorted(entries, key=lambda entry: entry.from_step)
     return json.dumps([entry.model_dump(exclude_none=True) for entry in ordered], separators=(",", ":"))

@@ -89,7 +89,7 @@ def begin(stack: RunningStack, now: float) -> tuple[LogGenerationEntry, ...]:
             row = rows[place]
             put_states(stack, place, row, mark, pieces_of(stack, place, row), crossings)
             _put_horizon(stack, place, row, _newest(place.slot, rows, horizons))
-        return _entries(recorded_generations(control.recorded("evaluate")))
+        return newest_entries(recorded_generations(control.recorded("evaluate")))
 
 
 def _marks(stack: RunningStack, rows: Mapping[Place, SlotRow], first: int) -> dict[Place, int]:
@@ -161,6 +161,7 @@ def _unrecorded(stack: RunningStack, seen: Situation) -> dict[str, str]:
     return {name: text for entry in missing for name, text in as_recorded(entry.from_step, {LOG: entry.log}).items()}
 
 
-def _entries(known: Mapping[int, Ids]) -> tuple[LogGenerationEntry, ...]:
+def newest_entries(known: Mapping[int, Ids]) -> tuple[LogGenerationEntry, ...]:
+    """The newest recorded generations, as ``LogGenerations`` names them."""
     later: Sequence[tuple[int, Ids]] = [(from_step, ids) for from_step, ids in known.items() if from_step > 0]
     return tuple(LogGenerationEntry(log=ids[LOG], from_step=step) for step, ids in later[-ENTRIES_SHOWN:])

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kanon.errors import ConfigurationError
+from kanon.errors import ConfigurationError, UndecodableMembersError
 from kanon.gate.deciding import Decisions, NoiseKeys
 from kanon.gate.fingerprints import (
     RETIRED,
@@ -143,7 +143,14 @@ def replay(stack: RunningStack, found: ReplayPlan, now: float) -> None:
         decisions = _decisions(stack)
         made: dict[Place, Again] = {}
         for place, base in found.bases.items():
-            made[place] = _evaluate(stack, decisions, place, base._replace(row=rows[place]), crossings, made)
+            try:
+                made[place] = _evaluate(stack, decisions, place, base._replace(row=rows[place]), crossings, made)
+            except UndecodableMembersError as error:
+                steps = ", ".join(str(step_of(name)) for name in base.row.kept)
+                raise UndecodableMembersError(
+                    f"slot {place.slot}: states to begin with are missing or damaged: begin with others (--from with"
+                    f" one of {steps}); if none are whole, `kanon operate repair` empties what cannot be read"
+                ) from error
         for place, again in made.items():
             base, row = found.bases[place], rows[place]
             kept = [name for name in row.kept if step_of(name) <= base.step and step_of(name) < base.mark]

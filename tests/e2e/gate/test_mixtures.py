@@ -18,7 +18,7 @@ from tests.conftest import START
 from tests.e2e.gate.backups import Rows, put_back, rows, states
 from tests.e2e.gate.operating import begin_generation, stopped
 from tests.e2e.gate.oracle import Oracle, laws
-from tests.integration.gate.doctor_view import seen, wrong
+from tests.integration.gate.doctor_view import findings, operate, seen, wrong
 from tests.snapshot import Snapshot
 
 LAWS = laws("two-sided", "0.4", 5, 5)
@@ -137,3 +137,12 @@ def test_a_new_generation_after_an_older_control_begins_with_the_newest_states(
     begin_generation(stack)
     assert states(stack).keys() == before.keys()
     assert "tables" not in wrong(stack)
+
+
+def test_the_doctor_prints_the_generation_that_is_not_deployed_yet(used: tuple[Snapshot[Oracle], Rows]) -> None:
+    stack = used[0].restore().stack
+    code, output = operate(stack, "new-generation", "--yes")
+    assert code == 0
+    (finding,) = findings(stack)["log"]
+    assert finding.verdict == "FAIL"
+    assert finding.advice == f"deploy with LogGenerations='{output.splitlines()[-1]}': nothing is evaluated before"

@@ -239,6 +239,17 @@ def test_a_step_before_a_change_by_an_operator_is_refused(used: Snapshot[Oracle]
     assert (code, refusal in output) == (2, True), output
 
 
+def test_lost_states_to_begin_with_are_named_with_what_to_do(used: Snapshot[Oracle]) -> None:
+    stack = used.restore().stack
+    put_object(stack, seen(stack).control.row(Place(0, 1)).kept[0], None)
+    code, output = replay(stack)
+    assert code == 2
+    assert (
+        f"slot 1: states to begin with are missing or damaged: begin with others (--from with one of {FIRST}," in output
+    )
+    assert replay(stack, "--from", str(FIRST + 2))[0] == 0
+
+
 MOVED = DONE
 """The first step of four slots."""
 
