@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from uuid import uuid4
 
 from kanon.errors import KanonError
+from kanon.findings import moment
 from kanon.gate.fingerprints import missing_layouts, missing_noise_keys
 from kanon.gate.mechanism.steps import step_at
 from kanon.gate.storage.aws.control import Control, Place, SlotRow
@@ -90,7 +91,10 @@ def leased(
         for place in places:
             row = control.lease(place, holder, now, now + seconds)
             if row is None:
-                raise ChangeRefusedError(f"a worker holds slot {place.slot}: wait until its lease expires")
+                until = moment(control.row(place).lease_until or now)
+                raise ChangeRefusedError(
+                    f"a worker or a command holds slot {place.slot}: wait until its lease expires, at {until}"
+                )
             rows[place] = row
         yield rows
     finally:

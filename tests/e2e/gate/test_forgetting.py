@@ -211,7 +211,7 @@ def test_a_client_is_not_forgotten_while_a_slot_is_evaluated(
     row = control.lease(place, "worker", now, now + 150)
     assert row is not None
     code, output = forget(oracle, listed)
-    assert (code, f"a worker holds slot {place.slot}: wait until its lease expires" in output) == (2, True)
+    assert (code, f"a worker or a command holds slot {place.slot}: wait until its lease expires" in output) == (2, True)
     step = (row.evaluated_through or 0) + 1
     if has_begun == "to decide":
         control.record_decided(place, row.run, step, Progress(row.manifest or "", "draft", 0))
