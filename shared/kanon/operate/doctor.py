@@ -13,7 +13,7 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from kanon.dynamo.tables import described, table_ids
+from kanon.dynamo.tables import created, described, table_ids
 from kanon.errors import ConfigurationError, UndecodableMembersError
 from kanon.findings import Finding, Section, Verdict, moment
 from kanon.gate.fingerprints import (
@@ -404,6 +404,7 @@ def _is_settled(case: Case, place: Place, row: SlotRow) -> bool:
 # Progress
 
 
+@readable("evaluation")
 def _lag(case: Case) -> Iterator[Finding]:
     """The last evaluated step of each slot. Slots with the same finding share one line."""
     alike: dict[Finding, list[int]] = {}
@@ -427,9 +428,15 @@ def _mark_before(slot: int, case: Case) -> int | None:
 
 def _lag_of(slot: int, mark: int | None, case: Case) -> Finding:
     """The finding for a slot that is evaluated through ``mark``."""
-    if mark is None:
-        return Finding("evaluation", Verdict.NOT_SEEN, "never evaluated: the next message starts it")
     schedule, layouts = case.stack.schedule, case.stack.evaluate.layouts
+    if mark is None:
+        log = {"StepLog": case.stack.evaluate.step_log_table}
+        made = created(described(case.stack.client("dynamodb"), log)["StepLog"])
+        if not made or step_at(made, schedule.period) > schedule.due(case.now):
+            return Finding("evaluation", Verdict.NOT_SEEN, "never evaluated: the next message starts it")
+        seen = f"never evaluated, and the log is there since {moment(made)}"
+        advice = "find out why evaluate is not called, or fails"
+        return Finding("evaluation", Verdict.WARN, seen, advice, Section.EVALUATION_LATE)
     left = layouts.steps(slot, mark, schedule.last_closed(case.now))
     if not left and layouts.next_step(slot, mark) is None:
         return Finding("evaluation", Verdict.OK, f"evaluated through step {mark}, the last one of its layout")

@@ -110,6 +110,18 @@ def test_nothing_is_wrong_with_a_stack_nobody_has_used_yet(new_stack: Callable[.
     assert {f.verdict for f in findings(stack)["fingerprints of evaluate"]} == {Verdict.NOT_SEEN}
 
 
+def test_a_stack_that_never_evaluates_is_late_after_its_first_tick(
+    new_stack: Callable[..., Stack], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack = new_stack()
+    monkeypatch.setattr("kanon.operate.doctor.created", lambda _: float(START))
+    tick = (START // 3600 + 1) * 3600 + 1800
+    stack.clock.set(tick - 1)
+    assert wrong(stack) == {}
+    stack.clock.set(tick)
+    assert wrong(stack)["evaluation"] == (Verdict.WARN, "evaluationlate")
+
+
 def test_the_doctor_changes_nothing_and_reads_no_secret_without_an_option(own_stack: Stack) -> None:
     calls: list[str] = []
     own_stack.session.events.register("before-parameter-build", lambda model, **_: calls.append(model.name))
