@@ -10,6 +10,7 @@ import tempfile
 from collections import Counter as Tally
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -36,7 +37,7 @@ from kanon.reports.avro import (
 )
 from kanon.reports.errors import NOT_WRITTEN, Counter, JobError, ReportRefusedError
 from kanon.reports.histogram import Histogram, declared, exact_sums
-from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, Amount, JobRequest, PrivacyParameters
+from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, JobRequest, PrivacyParameters
 from kanon.reports.mapping import Mapped, Selection, open_report
 from kanon.reports.noise import Noised
 from kanon.reports.payload import PayloadError, decode
@@ -44,9 +45,10 @@ from kanon.reports.processes import Each, Mapper, mapper_of
 from kanon.reports.service.shards import MOST_SHARDS, Inputs, JobPlan, Ring, Shards, Worker, read_plan
 from kanon.reports.service.stages import Stages, summary_of
 from kanon.reports.shared_info import Rules, Unit, parse
-from kanon.reports.storage.budgets import Charge, CommitOutcome
+from kanon.reports.storage.budgets import CommitOutcome
+from kanon.reports.storage.disk import ReportsFile
 from kanon.reports.storage.objects import NameTakenError, ObjectStore, Stored
-from kanon.reports.storage.report_jobs import JobRow, MapMessage, Message, StageMessage, State, keeps_secret
+from kanon.reports.storage.report_jobs import JobRow, MapMessage, Message, StageMessage, State
 
 LOCAL = "local"
 """The name of the local deployment, of its job, and of its budgets."""
@@ -206,41 +208,28 @@ class MemoryObjects(ObjectStore):
         self._places = {key: place for key, place in self._places.items() if not key.startswith(prefix)}
 
 
-class MemoryJob:
-    """One job, and the results of its workers.
+class MemoryJobs(ReportsFile):
+    """Jobs in memory. They take no budget: the tool keeps no ledger."""
 
-    Attributes:
-        row: the job.
-    """
+    def __init__(self) -> None:
+        super().__init__(Path(), accept_older=True)
+        self.path = Path(":memory:")
 
-    def __init__(self, row: JobRow) -> None:
-        self.row = row
-        self._results: dict[str, dict[int, Any]] = {}
+    def commit(self, job: str, charges: Any, amount: Any, claim: str, **values: Any) -> CommitOutcome:  # noqa: ARG002
+        """Commit the job with these values."""
+        row = self.read(job)
+        if row is None:
+            return CommitOutcome.LEFT
+        moved = self.move(row, State.COMMITTED, row.received_at, committed_at=row.received_at, **values)
+        return CommitOutcome.COMMITTED if moved else CommitOutcome.LEFT
 
-    def read(self, job: str) -> JobRow | None:
-        """The job; None if it has another id."""
-        return self.row if self.row.job == job else None
+    def abort(self, *_: Any) -> None:
+        """Nothing is held."""
 
-    def move(self, row: JobRow, to: State, now: float, **values: Any) -> bool:
-        """Move the job from the state of ``row`` to another one and record values; False if it has left that state."""
-        if self.row.state is not row.state:
-            return False
-        secret = self.row.secret if keeps_secret(row.state, to) else None
-        recorded = {**self.row.values, **values}
-        self.row = replace(self.row, state=to, updated_at=int(now), secret=secret, values=recorded)
-        return True
-
-    def record(self, job: str, stage: str, number: int, value: Any, now: float) -> Any:  # noqa: ARG002, as in the table
-        """Record a worker's result, unless another one was first. Returns the recorded result."""
-        return self._results.setdefault(stage, {}).setdefault(number, value)
-
-    def recorded(self, job: str, stage: str) -> dict[int, Any]:  # noqa: ARG002, as in the table
-        """The results of a stage by number."""
-        return dict(self._results.get(stage, {}))
-
-    def forget_work(self, job: str) -> None:  # noqa: ARG002, as in the table
-        """Delete the workers' results."""
-        self._results.clear()
+    @property
+    def budgets(self) -> Never:
+        """No local job asks what is left: none skips units that are short, and none is refused for them."""
+        raise AssertionError("the tool keeps no ledger")
 
 
 def aggregate(job: Job, secrets: NoiseSecrets, processes: int = 1, *, undeclared: bool = False) -> JobOutcome:
@@ -256,21 +245,19 @@ def aggregate(job: Job, secrets: NoiseSecrets, processes: int = 1, *, undeclared
         JobError: an input cannot be read, too many reports are in error, or the job is invalid.
     """
     keys = None if job.domain is None else declared(read_domain(path) for path in job.domain)
-    row = JobRow(job.id, State.RECEIVED, job.body, job.rules.received_at, job.rules.received_at, secrets.job_secret, {})
-    jobs, failures = MemoryJob(row), list[JobError]()
-    with MemoryObjects() as work, MemoryObjects() as summaries:
+    with closing(MemoryJobs()) as jobs, MemoryObjects() as work, MemoryObjects() as summaries:
+        jobs.create(job.id, job.body, job.rules.received_at, secrets.job_secret)
         common: dict[str, Any] = {
             "jobs": jobs,
             "work": work,
             "bucket": lambda _: summaries,
             "request": lambda _: job.request,
             "clock": lambda: job.rules.received_at,
-            "failed": failures.append,
             "plans": {},
         }
         stages = _Stages(
             **common,
-            committing=lambda _: _NoBudget(jobs),
+            committing=lambda _: jobs,
             ring=lambda: Ring(tuple(sorted(job.rules.keys)), LOCAL),
             noise_key=secrets.noise_key,
             deployment=LOCAL,
@@ -283,16 +270,24 @@ def aggregate(job: Job, secrets: NoiseSecrets, processes: int = 1, *, undeclared
         only = None if undeclared else keys
         with mapper_of(job.rules.keys, only, min(processes, len(job.reports))) as (mapper, each):
             shards = _Shards(**common, keys=lambda _: job.rules.keys, mapper=mapper)
-            _work_off(StageMessage(job=job.id), stages, shards, each, lambda: bool(failures))
-        if failures:
-            raise failures[0]
-        return _outcome(jobs, stages, summaries)
+            _work_off(StageMessage(job=job.id), stages, shards, each)
+        row = jobs.read(job.id)
+        assert row is not None
+        counters = row.values["counters"]
+        return JobOutcome(
+            partitions=tuple(stages.parts),
+            parts=tuple(summaries.read(one.key) for one in summaries.listed("", len(stages.parts))),
+            units=tuple(stages.units),
+            seen=tuple(stages.seen),
+            errors=Tally(counters["errors"]),
+            **{name: counters[name] for name in ("reports", "accepted", "duplicates", "left_out")},
+        )
 
 
-def _work_off(first: Message, stages: Stages, shards: Shards, each: Each, has_failed: Callable[[], bool]) -> None:
-    """Take messages from a queue until it is empty, or until the job has failed."""
+def _work_off(first: Message, stages: Stages, shards: Shards, each: Each) -> None:
+    """Take messages from a queue until it is empty."""
     queue = deque([first])
-    while queue and not has_failed():
+    while queue:
         message = queue.popleft()
         if isinstance(message, StageMessage):
             queue += stages.run(message)
@@ -303,21 +298,9 @@ def _work_off(first: Message, stages: Stages, shards: Shards, each: Each, has_fa
             queue += sent
 
 
-def _outcome(jobs: MemoryJob, stages: "_Stages", summaries: MemoryObjects) -> JobOutcome:
-    counters = jobs.row.values["counters"]
-    return JobOutcome(
-        partitions=tuple(stages.parts),
-        parts=tuple(summaries.read(one.key) for one in summaries.listed("", len(stages.parts))),
-        units=tuple(stages.units),
-        seen=tuple(stages.seen),
-        errors=Tally(counters["errors"]),
-        **{name: counters[name] for name in ("reports", "accepted", "duplicates", "left_out")},
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class _Local(Worker):
-    """A worker that reads each plan once.
+    """A worker that reads each plan once, and raises what ends its job.
 
     Attributes:
         plans: the plans by their names.
@@ -330,6 +313,9 @@ class _Local(Worker):
         if name not in self.plans:
             self.plans[name] = read_plan(self.work_of(row), name)
         return self.plans[name]
+
+    def fail(self, row: JobRow, error: JobError) -> Never:  # noqa: ARG002, there is one job
+        raise error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -398,34 +384,6 @@ class _Shards(_Local, Shards):
         paths = [Path(one.key) for one in plan.shards[message.shard]]
         rules = self.request(row).rules(row.received_at, self.keys(plan.keys))
         return self.mapper(message, paths, rules, selection, skip)
-
-
-@dataclass(frozen=True)
-class _NoBudget:
-    """The commit of a local job. The tool keeps no ledger: nothing is taken."""
-
-    jobs: MemoryJob
-
-    def commit(
-        self,
-        job: str,
-        charges: Sequence[Charge],  # noqa: ARG002
-        amount: Amount,  # noqa: ARG002
-        claim: str,  # noqa: ARG002
-        **values: Any,
-    ) -> CommitOutcome:
-        row = self.jobs.row
-        now = row.received_at
-        moved = row.job == job and self.jobs.move(row, State.COMMITTED, now, committed_at=now, **values)
-        return CommitOutcome.COMMITTED if moved else CommitOutcome.LEFT
-
-    def abort(self, *_: Any) -> None:
-        """Nothing is held."""
-
-    @property
-    def budgets(self) -> Never:
-        """No local job asks what is left: none skips units that are short, and none is refused for them."""
-        raise AssertionError("the tool keeps no ledger")
 
 
 def read_inputs(places: Sequence[Path]) -> tuple[Path, ...]:

@@ -240,7 +240,6 @@ class Worker:
         request: reads the stored request of a job.
         clock: unix seconds.
         ended: called with the return code if a run ends its job, and if its summary cannot be published.
-        failed: called with an error that ends a job before its commit.
     """
 
     jobs: JobsTable
@@ -249,7 +248,6 @@ class Worker:
     request: Callable[[JobRow], JobRequest]
     clock: Callable[[], float]
     ended: Callable[[str], None] = untold
-    failed: Callable[[JobError], None] = untold
 
     def work_of(self, row: JobRow) -> WorkFolder:
         """The folder of a job in the work bucket."""
@@ -268,7 +266,6 @@ class Worker:
         """
         if row.state not in BEFORE_COMMIT:
             return False
-        self.failed(error)
         told: dict[str, Any] = {"code": error.code, "message": f"{error}. {NOTHING_SPENT}"}
         if error.errors is not None:
             told["counters"] = {"errors": dict(sorted(error.errors.items()))}
