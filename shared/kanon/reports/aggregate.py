@@ -38,7 +38,7 @@ from kanon.reports.avro import (
 from kanon.reports.errors import NOT_WRITTEN, Counter, JobError, ReportRefusedError
 from kanon.reports.histogram import Histogram, declared, exact_sums
 from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, JobRequest, PrivacyParameters
-from kanon.reports.mapping import Mapped, Selection, open_report
+from kanon.reports.mapping import Mapped, open_report
 from kanon.reports.noise import Noised
 from kanon.reports.payload import PayloadError, decode
 from kanon.reports.processes import Each, Mapper, mapper_of
@@ -374,16 +374,15 @@ class _Shards(_Local, Shards):
 
     def mapped(
         self,
-        row: JobRow,
+        request: JobRequest,
         plan: JobPlan,
         message: MapMessage,
-        selection: Selection,
+        rules: Rules,
         skip: frozenset[bytes],
         has_time: Callable[[], bool],  # noqa: ARG002, there is always time
     ) -> Mapped | None:
         paths = [Path(one.key) for one in plan.shards[message.shard]]
-        rules = self.request(row).rules(row.received_at, self.keys(plan.keys))
-        return self.mapper(message, paths, rules, selection, skip)
+        return self.mapper(message, paths, rules, plan.selection(request), skip)
 
 
 def read_inputs(places: Sequence[Path]) -> tuple[Path, ...]:

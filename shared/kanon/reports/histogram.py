@@ -17,6 +17,7 @@ from kanon.noise.words import length_prefixed
 from kanon.reports.errors import JobError
 
 KEY = "S16"
+ROW = np.dtype([("key", KEY), ("sum", ">i8")])
 MOST_UNMERGED = 1 << 18
 """Keys of small histograms that wait to be merged."""
 LARGEST_SUM = 1 << 62
@@ -88,11 +89,21 @@ class Histogram:
             raise JobError("INVALID_JOB", TOO_LARGE)
         return Histogram(self.keys, total)
 
-    def digest(self) -> bytes:
-        """SHA-256 of the keys and sums, 16 and 8 bytes each, in order. It is a part of the noise's seed."""
-        rows = np.empty(len(self.keys), [("key", KEY), ("sum", ">i8")])
+    def tobytes(self) -> bytes:
+        """The keys and sums, 16 and 8 bytes each, in order."""
+        rows = np.empty(len(self.keys), ROW)
         rows["key"], rows["sum"] = self.keys, self.sums
-        return sha256(rows.tobytes()).digest()
+        return rows.tobytes()
+
+    @classmethod
+    def frombuffer(cls, data: memoryview) -> "Histogram":
+        """Read what :meth:`tobytes` wrote."""
+        rows = np.frombuffer(data, ROW)
+        return cls(np.ascontiguousarray(rows["key"]), rows["sum"].astype(np.int64))
+
+    def digest(self) -> bytes:
+        """SHA-256 of its bytes. It is a part of the noise's seed."""
+        return sha256(self.tobytes()).digest()
 
     def split(self, salt: bytes, partitions: int) -> list["Histogram"]:
         """The histogram of each partition."""

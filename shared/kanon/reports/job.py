@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Literal
 from kanon.errors import Error
 from kanon.noise.bound import Bound, posterior
 from kanon.noise.exact import exp_bounds, written_up
-from kanon.reports.shared_info import CONTRIBUTION_BOUND, HOUR, MAX_AGE, MAX_AHEAD, Rules, WantedReports
+from kanon.reports.shared_info import CONTRIBUTION_BOUND, HOUR, MAX_AGE, MAX_AHEAD, Rules
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
@@ -265,7 +265,7 @@ class JobRequest:
     parameters: PrivacyParameters
     filtering_ids: tuple[int, ...]
     error_threshold: Fraction | None
-    destinations: tuple[str, ...] | None = None
+    destinations: frozenset[str] | None = None
     hours: range | None = None
     skip_exhausted: bool = False
     listed_type: str | None = None
@@ -282,14 +282,10 @@ class JobRequest:
         """What the job takes from the budget of each unit."""
         return Amount.of(self.parameters.epsilon, self.parameters.delta)
 
-    @property
-    def wanted(self) -> WantedReports:
-        """Whose reports count."""
-        return WantedReports(None if self.destinations is None else frozenset(self.destinations), self.hours)
-
     def rules(self, received_at: int, keys: "Mapping[str, X25519PrivateKey]") -> Rules:
         """Which of the reports are accepted, if the job is received at this time and has these private keys."""
-        return Rules(received_at, keys, self.report_to, self.reporting_site, self.check_age, self.report_bound)
+        checked = self.check_age, self.report_bound
+        return Rules(received_at, keys, self.report_to, self.reporting_site, *checked, self.destinations, self.hours)
 
     def hours_at(self, received_at: int) -> range:
         """The hours of the reports that the job may accept, if it is received at this time."""

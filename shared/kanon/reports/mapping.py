@@ -26,7 +26,7 @@ from kanon.reports.payload import (
     read_one,
     template_of,
 )
-from kanon.reports.shared_info import EVERY, ReportSource, Rules, WantedReports, accept_clear, source_of
+from kanon.reports.shared_info import ReportSource, Rules, accept_clear, source_of
 
 
 def check_key(report: Report, rules: Rules) -> None:
@@ -110,14 +110,12 @@ class Selection:
         filtering_ids: the requested ids; pairs with another id are left out.
         partitions: their number.
         salt: 32 bytes, the key of ``partition_of``.
-        wanted: whose reports count. It is decided by clear fields and reveals no contents.
         keys: the only keys that are kept (ascending, distinct, at least one), ``None`` for any. It saves memory.
     """
 
     filtering_ids: tuple[int, ...] = (0,)
     partitions: int = 1
     salt: bytes = bytes(32)
-    wanted: WantedReports = EVERY
     keys: NDArray[np.bytes_] | None = None
 
 
@@ -214,7 +212,7 @@ class _Shard:
 
     def _selected(self, report: Report) -> tuple[bytes, Report] | None:
         """A report that the job charges, and its id; None for a report that it leaves out."""
-        info = accept_clear(report.shared_info, self.rules, self.selection.wanted)
+        info = accept_clear(report.shared_info, self.rules)
         if info is None:
             self.left_out += 1
             return None

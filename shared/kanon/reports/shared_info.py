@@ -167,29 +167,6 @@ class ReportSource(NamedTuple):
     hour: int
 
 
-@dataclass(frozen=True)
-class WantedReports:
-    """The reports that a job asks for, by clear fields.
-
-    Args:
-        destinations: the only attribution destinations, ``None`` for any.
-        hours: the only hours of ``scheduled_report_time``, since 1970; ``None`` for any.
-        without: sources whose reports are left out.
-    """
-
-    destinations: frozenset[str] | None = None
-    hours: range | None = None
-    without: frozenset[ReportSource] = frozenset()
-
-    def takes(self, source: ReportSource) -> bool:
-        """Whether reports with these clear fields are asked for."""
-        asked = self.destinations is None or source.attribution_destination in self.destinations
-        timely = self.hours is None or source.hour in self.hours
-        return asked and timely and source not in self.without
-
-
-EVERY = WantedReports()
-
 CONTRIBUTION_BOUND = 65_536
 """The largest sum of the values in one unit's reports: the paper's Lambda_1."""
 
@@ -271,6 +248,9 @@ class Rules:
         reporting_site: the only site of reporting origins, such as ``https://example.com``, ``None`` for any.
         check_age: refuse reports older than 90 days or more than a day ahead.
         contribution_bound: the largest sum of one report's values; ``None`` for no bound (local tool only).
+        destinations: the only attribution destinations, ``None`` for any.
+        hours: the only hours of ``scheduled_report_time``, since 1970; ``None`` for any.
+        without: sources whose reports are left out.
     """
 
     received_at: int
@@ -279,21 +259,31 @@ class Rules:
     reporting_site: str | None = None
     check_age: bool = True
     contribution_bound: int | None = CONTRIBUTION_BOUND
+    destinations: frozenset[str] | None = None
+    hours: range | None = None
+    without: frozenset[ReportSource] = frozenset()
+
+    def take(self, source: ReportSource) -> bool:
+        """Whether reports with these clear fields are asked for. Anybody can send others, so those are no errors."""
+        of_origin = self.attribution_report_to in (None, source.reporting_origin)
+        asked = self.destinations is None or source.attribution_destination in self.destinations
+        timely = self.hours is None or source.hour in self.hours
+        of_site = self.reporting_site is None or site_of(source.reporting_origin) == self.reporting_site
+        return of_origin and asked and timely and source not in self.without and of_site
 
 
-def accept_clear(text: str, rules: Rules, wanted: WantedReports = EVERY) -> SharedInfo | None:
+def accept_clear(text: str, rules: Rules) -> SharedInfo | None:
     """Check the clear fields of a report: form, version, api, report id, origin, age.
 
     Returns:
-        The fields; None for a report of another origin, or that is not wanted. Anybody can send such a report, so it is
-        no error, however old it is.
+        The fields; None for a report of another origin, or that is not asked for, however old it is.
 
     Raises:
         ReportRefusedError: with the counter of the first check that fails.
         JobError: the version is newer than this service supports.
     """
     info = parse(text)
-    if not _is_of_origin(info.reporting_origin, rules) or not wanted.takes(source_of(info)):
+    if not rules.take(source_of(info)):
         return None
     if site_of(info.reporting_origin) is None:
         raise ReportRefusedError(Counter.ATTRIBUTION_REPORT_TO_MALFORMED)
@@ -315,12 +305,6 @@ def site_of(origin: str) -> str | None:
     host = host_of(origin)
     domain = _suffixes().privatesuffix(host) if host else None
     return f"https://{domain}" if domain else None
-
-
-def _is_of_origin(origin: str, rules: Rules) -> bool:
-    if rules.attribution_report_to is not None and origin != rules.attribution_report_to:
-        return False
-    return rules.reporting_site is None or site_of(origin) == rules.reporting_site
 
 
 @lru_cache(maxsize=1)

@@ -14,7 +14,7 @@ from kanon.reports import mapping
 from kanon.reports.errors import JobError, ReportRefusedError
 from kanon.reports.mapping import Selection, map_reports, open_report
 from kanon.reports.payload import MOST_BYTES, OVERHEAD, Contribution, encode, read_one
-from kanon.reports.shared_info import Unit, WantedReports, accept_clear, budget_key, parse, site_of, source_of, units
+from kanon.reports.shared_info import Unit, accept_clear, budget_key, parse, site_of, source_of, units
 from tests.unit.reports import made
 
 STRICT = replace(made.RULES, attribution_report_to=made.ORIGIN)
@@ -225,8 +225,9 @@ def test_reports_of_other_destinations_and_hours_are_left_out_unopened_and_uncha
     ]
     late = [made.report(number=n, scheduled_report_time=made.NOW) for n in range(300, 310)]
     mine = [made.report([(1, 5)], 500)]
-    wanted = WantedReports(frozenset({"https://shop.test"}), range(made.NOW // 3600 - 2, made.NOW // 3600))
-    mapped = map_reports(strangers + late + mine, made.RULES, Selection(wanted=wanted))
+    hours = range(made.NOW // 3600 - 2, made.NOW // 3600)
+    rules = replace(made.RULES, destinations=frozenset({"https://shop.test"}), hours=hours)
+    mapped = map_reports(strangers + late + mine, rules, Selection())
     assert (mapped.left_out, mapped.errors.total(), len(mapped.sources), opened) == (310, 0, 1, mine)
 
 

@@ -265,7 +265,7 @@ def plant_clock(patch):
     patch.setattr(
         mapping,
         "accept_clear",
-        lambda text, rules, wanted: original(text, replace(rules, received_at=int(time.time())), wanted),
+        lambda text, rules: original(text, replace(rules, received_at=int(time.time()))),
     )
 
 

@@ -21,7 +21,6 @@ HOUR = 3600 * SECOND
 DAY = 24 * HOUR
 
 MAX_BUCKET = 2**128 - 1
-MAX_FILTERING_ID = 2**64 - 1
 
 LAYOUT = PayloadLayout(slots=20)
 """The default layout: filtering ids of one byte. A client must use one layout for all its reports."""
@@ -29,7 +28,7 @@ LAYOUT = PayloadLayout(slots=20)
 Api = Literal["attribution-reporting", "kanon"]
 
 
-def contribution(bucket: int, value: int, filtering_id: int = 0) -> Contribution:
+def contribution(bucket: int, value: int) -> Contribution:
     """A contribution whose numbers fit their fields.
 
     Raises:
@@ -39,9 +38,7 @@ def contribution(bucket: int, value: int, filtering_id: int = 0) -> Contribution
         raise ValueError("a key must have at most 128 bits")
     if not 0 <= value < 2**32:
         raise ValueError("a value must be from 0 to 4294967295")
-    if not 0 <= filtering_id <= MAX_FILTERING_ID:
-        raise ValueError("a filtering id must have at most 64 bits")
-    return Contribution(bucket, value, filtering_id)
+    return Contribution(bucket, value)
 
 
 @dataclass(frozen=True)

@@ -413,9 +413,9 @@ def preflight_answer(
     Raises:
         JobError: the input is too large for one answer, or cannot be read; the message says what to change.
     """
-    seen = _Seen(request, request.rules(received_at, {}))
+    seen = _Seen(request.rules(received_at, {}))
     try:
-        seen.read(bucket(request.input_bucket))
+        seen.read(bucket(request.input_bucket), request)
     except JobError as error:
         if error.code != "PERMISSION_ERROR":
             raise
@@ -451,18 +451,17 @@ def _objects(place: ObjectStore, request: JobRequest, received_at: int) -> list[
 class _Seen:
     """The clear fields of the reports read so far."""
 
-    def __init__(self, request: JobRequest, rules: Rules) -> None:
-        self.request = request
+    def __init__(self, rules: Rules) -> None:
         self.rules = rules
         self.reports = self.accepted = self.duplicates = self.left_out = 0
         self.errors: Tally[str] = Tally()
         self.ids: set[str] = set()
         self.sources: set[ReportSource] = set()
 
-    def read(self, place: ObjectStore) -> None:
+    def read(self, place: ObjectStore, request: JobRequest) -> None:
         from kanon.reports.avro import read_reports  # only a preflight reads files
 
-        for one in _objects(place, self.request, self.rules.received_at):
+        for one in _objects(place, request, self.rules.received_at):
             for report in read_reports(BytesIO(place.read(one.key, one.etag))):
                 self._add(report.shared_info)
 
@@ -471,7 +470,7 @@ class _Seen:
         if self.reports > MOST_REPORTS:
             raise JobError("INVALID_JOB", f"there are more than {MOST_REPORTS:,} reports: {BY_PARTS}")
         try:
-            info = accept_clear(shared_info, self.rules, self.request.wanted)
+            info = accept_clear(shared_info, self.rules)
         except ReportRefusedError as error:
             self.errors[error.counter] += 1
             return

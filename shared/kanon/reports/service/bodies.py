@@ -148,11 +148,11 @@ def _filtering_ids(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(part) for part in parts}))
 
 
-def _destinations(text: str) -> tuple[str, ...]:
-    parts = sorted({part.strip() for part in text.split(",")} - {""})
+def _destinations(text: str) -> frozenset[str]:
+    parts = frozenset(part.strip() for part in text.split(",")) - {""}
     if not 1 <= len(parts) <= MOST_DESTINATIONS:
         raise _wrong(f"give 1 to {MOST_DESTINATIONS} destinations, separated by commas")
-    return tuple(parts)
+    return parts
 
 
 def _hour(text: str) -> int:
@@ -219,7 +219,7 @@ Epsilon = Annotated[Fraction | None, _read_by(_decimal), AS_TEXT]
 Percentage = Annotated[Fraction | None, _read_by(_percentage), AS_TEXT]
 Count = Annotated[int | None, _read_by(_count), AS_TEXT]
 FilteringIds = Annotated[tuple[int, ...], _read_by(_filtering_ids, (0,)), AS_TEXT]
-Destinations = Annotated[tuple[str, ...] | None, _read_by(_destinations), AS_TEXT]
+Destinations = Annotated[frozenset[str] | None, _read_by(_destinations), AS_TEXT]
 Hour = Annotated[int | None, _read_by(_hour), AS_TEXT]
 Decimal = Annotated[Fraction | None, PlainValidator(_decimal), AS_TEXT]
 OnlyFalse = Annotated[None, PlainValidator(_no_debug_run), AS_TEXT]

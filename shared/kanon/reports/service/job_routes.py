@@ -65,7 +65,7 @@ from kanon.reports.shared_info import (
 )
 from kanon.reports.storage.budgets import BudgetsLeft
 from kanon.reports.storage.objects import ObjectStore
-from kanon.reports.storage.report_jobs import STAGED_KEPT, AllJobs, JobRow, JobsTable, ReleasedKeys, State, output_of
+from kanon.reports.storage.report_jobs import STAGED_KEPT, JobRow, JobsTable, ReleasedKeys, State, output_of
 
 NOT_EMPTY: JsonDict = {"minLength": 1}
 """In OpenAPI such a parameter is required. Here the handler says that it is missing, in the form of its errors."""
@@ -162,7 +162,7 @@ class JobRoutes:
     """
 
     settings: Jobs
-    jobs: Callable[[], AllJobs]
+    jobs: Callable[[], JobsTable]
     budgets: Callable[[], BudgetsLeft]
     bucket: Callable[[str], ObjectStore]
     wake: Callable[[str], None]
@@ -322,14 +322,7 @@ class JobRoutes:
 SECRET_BYTES = 32
 
 
-class NotPublishableError(RequestError):
-    """The summary of a job cannot be published now; the message says what to do. It is answered 409."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(refusal(409, "VALIDATION_FAILED", "job_request_id", message))
-
-
-def create(jobs: AllJobs, job: str, request: Mapping[str, Any], now: float, **values: Any) -> bool:
+def create(jobs: JobsTable, job: str, request: Mapping[str, Any], now: float, **values: Any) -> bool:
     """Store a new job with a new secret and recorded values; False if another job has this id.
 
     The client retries a call whose answer was lost. Then the row exists with the same secret.
@@ -345,19 +338,22 @@ def publish_again(jobs: JobsTable, row: JobRow, request: JobRequest, wanted: Pub
     """Record a new place for the summary of a committed job. It costs no budget.
 
     Raises:
-        NotPublishableError: the job has not committed, or its parts are gone.
+        RequestError: 409, the job has not committed, or its parts are gone.
     """
-    if row.state is not State.COMMITTED:
-        raise NotPublishableError(_why_not(row))
-    if now >= row.values["committed_at"] + STAGED_KEPT:
-        raise NotPublishableError("the parts of the summary were deleted after 30 days: create a new job, which spends")
     bucket, prefix = output_of(row, request)
     output = [wanted.output_data_bucket_name or bucket, wanted.output_data_blob_prefix or prefix]
-    if not jobs.move(row, State.COMMITTED, now, output=output, code="", message=""):
-        raise NotPublishableError("the job is being published: ask getJob for its state")
+    problem = _why_not(row, now)
+    if problem is None and not jobs.move(row, State.COMMITTED, now, output=output, code="", message=""):
+        problem = "the job is being published: ask getJob for its state"
+    if problem is not None:
+        raise RequestError(refusal(409, "VALIDATION_FAILED", "job_request_id", problem))
 
 
-def _why_not(row: JobRow) -> str:
+def _why_not(row: JobRow, now: float) -> str | None:
+    """Why the summary of a job cannot be published now; None if it can."""
+    if row.state is State.COMMITTED:
+        gone = now >= row.values["committed_at"] + STAGED_KEPT
+        return "the parts of the summary were deleted after 30 days: create a new job, which spends" if gone else None
     if row.state is not State.FINISHED:
         return "the job has not committed yet: wait until getJob shows it as FINISHED"
     if row.committed:

@@ -21,7 +21,6 @@ job is planned or commits on another table, until an operator accepts it.
 """
 
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from uuid import uuid4
@@ -151,10 +150,6 @@ OfKeys = TypeVar("OfKeys", bound=KeysEpoch)
 MOST_STEPS = 300
 
 
-def _new_id() -> str:
-    return str(uuid4())
-
-
 @dataclass(frozen=True)
 class Rotation(Generic[OfKeys]):
     """Rotation with its tables and secrets.
@@ -162,12 +157,10 @@ class Rotation(Generic[OfKeys]):
     Attributes:
         epoch: the ring, and the budgets that its keys are issued for.
         private: the private keys.
-        new_id: makes the id of a key, a UUID.
     """
 
     epoch: OfKeys
     private: KeyPairs
-    new_id: Callable[[], str] = _new_id
 
     def run(self, now: float) -> StoredRing:
         """Do all due steps.
@@ -210,7 +203,7 @@ class Rotation(Generic[OfKeys]):
             public = self.private.make(keys.pending)
             return self._change(keys, keys.with_key(Key.made(keys.pending, public, now)))
         if keys.is_new_key_due(now):
-            return self._change(keys, replace(keys, pending=self.new_id()))
+            return self._change(keys, replace(keys, pending=str(uuid4())))
         return False
 
     def _change(self, seen: StoredRing, to: StoredRing) -> bool:

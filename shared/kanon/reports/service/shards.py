@@ -21,6 +21,7 @@ from kanon.reports.histogram import KEY, declared, divided, partitions_of, salt_
 from kanon.reports.job import MOST_KEYS, Domain, JobRequest
 from kanon.reports.mapping import Mapped, Selection, map_reports
 from kanon.reports.noise import MECHANISM
+from kanon.reports.shared_info import ReportSource, Rules
 from kanon.reports.storage.objects import ObjectStore, Stored, inputs
 from kanon.reports.storage.report_jobs import (
     BEFORE_COMMIT,
@@ -96,7 +97,7 @@ class JobPlan:
 
     def selection(self, request: JobRequest) -> Selection:
         """Which contributions count."""
-        return Selection(request.filtering_ids, self.partitions, bytes.fromhex(self.value["salt"]), request.wanted)
+        return Selection(request.filtering_ids, self.partitions, bytes.fromhex(self.value["salt"]))
 
 
 def read_plan(work: WorkFolder, name: str) -> JobPlan:
@@ -322,7 +323,7 @@ class Shards(Worker):
         if message.shard >= len(plan.shards):
             return []
         request = self.request(row)
-        selection, skip = plan.selection(request), frozenset[bytes]()
+        skip, without = frozenset[bytes](), frozenset[ReportSource]()
         expected = set(range(len(plan.shards)))
         if message.stage == "remap":
             manifest = work.json(row.values["manifest"])
@@ -331,10 +332,10 @@ class Shards(Worker):
             if message.shard not in expected:
                 return []
             skip = frozenset(work.ids(skips[str(message.shard)]).view("V16").tolist())
-            wanted = replace(selection.wanted, without=sources_of(manifest["without"]))
-            selection = replace(selection, wanted=wanted)
+            without = sources_of(manifest["without"])
         if message.shard not in self.jobs.recorded(row.job, message.stage):
-            mapped = self.mapped(row, plan, message, selection, skip, has_time)
+            rules = replace(request.rules(row.received_at, self.keys(plan.keys)), without=without)
+            mapped = self.mapped(request, plan, message, rules, skip, has_time)
             if mapped is None:
                 return []
             self.jobs.record(row.job, message.stage, message.shard, work.put_shard(mapped), self.clock())
@@ -345,10 +346,10 @@ class Shards(Worker):
 
     def mapped(
         self,
-        row: JobRow,
+        request: JobRequest,
         plan: JobPlan,
         message: MapMessage,
-        selection: Selection,
+        rules: Rules,
         skip: frozenset[bytes],
         has_time: Callable[[], bool],
     ) -> Mapped | None:
@@ -357,10 +358,9 @@ class Shards(Worker):
         Returns:
             The result of the shard; None if there is no time left, or if another worker has recorded the next piece.
         """
-        request, work = self.request(row), self.work_of(row)
-        rules = request.rules(row.received_at, self.keys(plan.keys))
+        work, selection = WorkFolder(self.work, message.job), plan.selection(request)
         stage = f"{PIECES}#{message.stage}#{message.shard:06}"
-        recorded = self.jobs.recorded(row.job, stage)
+        recorded = self.jobs.recorded(message.job, stage)
         done = [work.mapped(recorded[number]) for number in sorted(recorded)]
         reports = self._reports(request, plan.shards[message.shard])
         left = [*islice(reports, (counted := sum(piece.reports for piece in done)), counted + 1)]
@@ -370,7 +370,7 @@ class Shards(Worker):
             left = [*islice(reports, 1)]
             if left:
                 name = work.put_shard(done[-1])
-                if self.jobs.record(row.job, stage, len(done) - 1, name, self.clock()) != name or not has_time():
+                if self.jobs.record(message.job, stage, len(done) - 1, name, self.clock()) != name or not has_time():
                     return None
         return Mapped.merged(done)
 

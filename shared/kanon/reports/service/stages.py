@@ -233,7 +233,7 @@ class Stages(Worker):
     def _released(self, row: JobRow, pinned: ReleasedKeys) -> NDArray[np.bytes_]:
         """The keys of a list. They were kept on the job's receipt, or are read now."""
         if pinned.name:
-            return self.work_of(row).keys(pinned.name)
+            return self.work_of(row).ids(pinned.name)
         return released_keys(self.digests(pinned), pinned.count)
 
     def _mapped(self, row: JobRow) -> list[Message] | None:
@@ -338,7 +338,7 @@ class Stages(Worker):
         randomness = Randomness(
             self.noise_key, self.deployment, row.job, row.secret, plan.digest, request.mode
         )  # fmt: skip
-        keys = None if domain is None else self.work_of(row).keys(domain)
+        keys = None if domain is None else self.work_of(row).ids(domain)
         return reduce_partition(self.sums(row, part), keys, request.parameters, randomness, part)
 
     def sums(self, row: JobRow, part: int) -> Iterator[Histogram]:

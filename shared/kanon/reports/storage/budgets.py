@@ -139,13 +139,10 @@ class Budgets:
         ``claim`` distinguishes the job from an earlier one with its id that table ReportJobs has lost, and from itself
         with another plan.
         """
-        pairs = [(f"e{hour:02}", ":e", ":ecap") for hour in charge.hours]
-        values = {":e": _number(amount.epsilon), ":ecap": _number(self.cap.epsilon), ":ttl": _number(charge.expires)}
-        if amount.delta:
-            pairs += [(f"d{hour:02}", ":d", ":dcap") for hour in charge.hours]
-            values |= {":d": _number(amount.delta), ":dcap": _number(self.cap.delta)}
-        update = ", ".join(f"{name} = if_not_exists({name}, {cap}) - {part}" for name, part, cap in pairs)
-        enough = " AND ".join(f"(attribute_not_exists({name}) OR {name} >= {part})" for name, part, _ in pairs)
+        pairs, values = _parts(charge, amount)
+        caps = {f"{part}cap": number for part, number in _parts(charge, self.cap)[1].items() if part in values}
+        update = ", ".join(f"{name} = if_not_exists({name}, {part}cap) - {part}" for name, part in pairs)
+        enough = " AND ".join(f"(attribute_not_exists({name}) OR {name} >= {part})" for name, part in pairs)
         taken = {
             **self._key(charge.row, _taker(job, claim)),
             "epsilon": _number(amount.epsilon),
@@ -161,7 +158,7 @@ class Budgets:
                     "UpdateExpression": f"SET #ttl = :ttl, {update}",
                     "ConditionExpression": enough,
                     "ExpressionAttributeNames": {"#ttl": "ttl"},
-                    "ExpressionAttributeValues": values,
+                    "ExpressionAttributeValues": {**values, **caps, ":ttl": _number(charge.expires)},
                 }
             },
             {"Put": {"TableName": self.table, "Item": taken, **IF_NOT_TAKEN}},
@@ -169,11 +166,7 @@ class Budgets:
 
     def give_back(self, charge: Charge, job: str, amount: Amount, claim: str) -> list[dict[str, Any]]:
         """Two writes that undo :meth:`take`. Refused if the job did not take it, or has returned it."""
-        pairs = [(f"e{hour:02}", ":e") for hour in charge.hours]
-        values = {":e": _number(amount.epsilon)}
-        if amount.delta:
-            pairs += [(f"d{hour:02}", ":d") for hour in charge.hours]
-            values[":d"] = _number(amount.delta)
+        pairs, values = _parts(charge, amount)
         return [
             {
                 "Update": {
@@ -295,6 +288,13 @@ class Budgets:
     @staticmethod
     def _key(row: bytes, part: str) -> dict[str, Any]:
         return {"row": {"B": row}, "part": {"S": part}}
+
+
+def _parts(charge: Charge, amount: Amount) -> tuple[list[tuple[str, str]], dict[str, Mapping[str, str]]]:
+    """The attributes of the hours, each with the placeholder of its part of the amount; and the placeholders."""
+    parts = {"e": amount.epsilon} | ({"d": amount.delta} if amount.delta else {})
+    names = [(f"{part}{hour:02}", f":{part}") for part in parts for hour in charge.hours]
+    return names, {f":{part}": _number(number) for part, number in parts.items()}
 
 
 def _taker(job: str, claim: str) -> str:

@@ -204,7 +204,10 @@ Message = MapMessage | StageMessage
 
 
 class JobsTable(Protocol):
-    """What the stages need of jobs, wherever they are stored. :class:`ReportJobs` says what each method promises."""
+    """What routes and stages need of jobs, wherever they are. :class:`ReportJobs` says what each method promises."""
+
+    def create(self, job: str, request: Mapping[str, Any], received_at: int, secret: bytes, **values: Any) -> bool:
+        """Store a new job."""
 
     def read(self, job: str) -> JobRow | None:
         """The job."""
@@ -220,13 +223,6 @@ class JobsTable(Protocol):
 
     def forget_work(self, job: str) -> None:
         """Delete the workers' results."""
-
-
-class AllJobs(JobsTable, Protocol):
-    """What the routes need of jobs beside this."""
-
-    def create(self, job: str, request: Mapping[str, Any], received_at: int, secret: bytes, **values: Any) -> bool:
-        """Store a new job."""
 
 
 class ReportJobs:

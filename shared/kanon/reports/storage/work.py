@@ -22,7 +22,6 @@ from kanon.reports.mapping import Mapped
 from kanon.reports.shared_info import ReportSource
 from kanon.reports.storage.objects import ObjectStore
 
-_ROW = np.dtype([("key", KEY), ("sum", ">i8")])
 BLIND_BYTES = 32
 """Random bytes in front of an object whose name must not tell its content."""
 
@@ -64,7 +63,7 @@ class WorkFolder:
 
     def put_shard(self, mapped: Mapped) -> str:
         """Write a mapped shard. Returns the name of its description."""
-        partitions = [self._put_blinded("sums", _bytes_of(histogram)) for histogram in mapped.partitions]
+        partitions = [self._put_blinded("sums", histogram.tobytes()) for histogram in mapped.partitions]
         ids = self._put("ids", mapped.report_ids.tobytes())
         return self.put_json(
             "map",
@@ -94,7 +93,7 @@ class WorkFolder:
         return Mapped(sums, self.ids(shard.ids), shard.sources, shard.errors, *counts)
 
     def ids(self, name: str) -> NDArray[np.bytes_]:
-        """Ids of reports, 16 bytes each."""
+        """Ids of reports, or declared keys, 16 bytes each."""
         return np.frombuffer(self.objects.read(name), KEY)
 
     def put_ids(self, ids: Iterable[bytes]) -> str:
@@ -103,16 +102,11 @@ class WorkFolder:
 
     def sums(self, name: str) -> Histogram:
         """The sums of one partition of one shard."""
-        rows = np.frombuffer(self._blinded(name), _ROW)
-        return Histogram(np.ascontiguousarray(rows["key"]), rows["sum"].astype(np.int64))
+        return Histogram.frombuffer(self._blinded(name))
 
     def put_keys(self, keys: NDArray[np.bytes_]) -> str:
         """Write the declared keys of one partition. Returns the name."""
         return self._put("domain", keys.tobytes())
-
-    def keys(self, name: str) -> NDArray[np.bytes_]:
-        """The declared keys of one partition."""
-        return np.frombuffer(self.objects.read(name), KEY)
 
     def put_part(self, body: bytes) -> str:
         """Write one part of the summary, which is not final yet. Returns the name."""
@@ -165,9 +159,3 @@ def sources_as_json(sources: Iterable[ReportSource]) -> list[list[Any]]:
         [api, version, origin, destination or "", -1 if registered is None else registered, hour]
         for api, version, origin, destination, registered, hour in sources
     )
-
-
-def _bytes_of(histogram: Histogram) -> bytes:
-    rows = np.empty(len(histogram.keys), _ROW)
-    rows["key"], rows["sum"] = histogram.keys, histogram.sums
-    return rows.tobytes()
