@@ -18,8 +18,6 @@ from kanon.reports.errors import JobError
 
 KEY = "S16"
 ROW = np.dtype([("key", KEY), ("sum", ">i8")])
-MOST_UNMERGED = 1 << 18
-"""Keys of small histograms that wait to be merged."""
 LARGEST_SUM = 1 << 62
 """The limit of sums: a sum and its noise fit a signed integer of 64 bits."""
 TOO_LARGE = "the values reach 2^62 in all: split the reports into several jobs"
@@ -111,23 +109,6 @@ class Histogram:
             return [self]
         of = partition_of(self.keys, salt, partitions)
         return [Histogram(self.keys[of == number], self.sums[of == number]) for number in range(partitions)]
-
-
-class Sums:
-    """A histogram that others are added to. It holds at most about twice its keys before they are merged."""
-
-    def __init__(self) -> None:
-        self._parts: list[Histogram] = []
-
-    def add(self, part: Histogram) -> None:
-        """Add a histogram."""
-        self._parts.append(part)
-        if sum(len(part.keys) for part in self._parts[1:]) > max(len(self._parts[0].keys), MOST_UNMERGED):
-            self._parts = [self.total()]
-
-    def total(self) -> Histogram:
-        """The sums over all histograms."""
-        return Histogram.merged(self._parts)
 
 
 EMPTY = Histogram(np.empty(0, KEY), np.empty(0, np.int64))
@@ -246,20 +227,15 @@ def exact_sums(sums: Iterable[Histogram], domain: NDArray[np.bytes_] | None) -> 
 
     Memory is bounded by the domain and a few histograms at a time.
     """
-    if domain is None:
-        total = Sums()
-        for one in sums:
-            total.add(one)
-        return total.total()
-    keys = distinct(domain)
-    found = Histogram(keys, np.zeros(len(keys), np.int64))
+    keys = None if domain is None else distinct(domain)
+    total = EMPTY if keys is None else Histogram(keys, np.zeros(len(keys), np.int64))
     for some in _groups(sums):
-        found = found.plus(Histogram.merged(some).at(keys))
-    return found
+        total = Histogram.merged([total, *some]) if keys is None else total.plus(Histogram.merged(some).at(keys))
+    return total
 
 
 def _groups(sums: Iterable[Histogram]) -> Iterator[list[Histogram]]:
-    """The histograms in groups of about ``rows`` keys."""
+    """The histograms in groups of about ``ROWS_AT_A_TIME`` keys."""
     group: list[Histogram] = []
     for one in sums:
         group.append(one)

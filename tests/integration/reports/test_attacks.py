@@ -180,7 +180,7 @@ def test_a_committed_job_is_published_elsewhere_though_the_settings_no_longer_al
     row = service.row("job")
     place = {"output_data_bucket_name": OUTPUT, "output_data_blob_prefix": "out/other.avro"}
     elsewhere = read_publication({"job_request_id": "job", **place}, frozenset({OUTPUT}))
-    publish_again(service.tables.jobs, row, service.request(row), elsewhere, service.tables.now)
+    publish_again(service.tables.jobs, row, elsewhere, service.tables.now)
     deploy_less(monkeypatch)
     service.queue.append(StageMessage(job="job"))
     service.run()

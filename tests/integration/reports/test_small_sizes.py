@@ -27,7 +27,7 @@ SMALL = {
     "dynamo.batches": {"KEYS_A_CALL": 2},
     "reports.aggregate": {"IN_MEMORY": 100},
     "reports.avro": {"_ROWS": 2, "_BLOCK": 40},
-    "reports.histogram": {"KEYS_A_PARTITION": 3, "MOST_UNMERGED": 1, "ROWS_AT_A_TIME": 2, "SLOTS_A_PARTITION": 100},
+    "reports.histogram": {"KEYS_A_PARTITION": 3, "ROWS_AT_A_TIME": 2, "SLOTS_A_PARTITION": 100},
     "reports.mapping": {"BATCH": 4, "_PAIRS": 3, "_LAYOUTS": 2},
     "reports.noise": {"_PIECE": 1},
     "reports.service.shards": {"PIECE_BYTES": 1_500, "SHARD_BYTES": 8_000},  # two objects a shard

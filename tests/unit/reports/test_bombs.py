@@ -162,7 +162,6 @@ def memory_of(folder, files):
 
 
 @pytest.mark.slow
-def test_the_histograms_of_files_are_not_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr("kanon.reports.histogram.MOST_UNMERGED", 1)
+def test_the_histograms_of_files_are_not_kept(tmp_path):
     _, few, many = (memory_of(tmp_path, files) for files in (1, 2, 8))
     assert many - few < 6 * 100 * 100 / MEBIBYTE, "below 100 bytes a report"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from kanon.reports import histogram as module
 from kanon.reports.avro import listed
 from kanon.reports.errors import JobError
-from kanon.reports.histogram import EMPTY, Histogram, Sums, distinct, exact_sums, partition_of, skip_lists
+from kanon.reports.histogram import EMPTY, Histogram, distinct, exact_sums, partition_of, skip_lists
 from tests.unit.reports.made import by_bucket, keys16
 
 buckets = st.integers(0, 5) | st.sampled_from([1 << 64, 1 << 120, 2**128 - 256])
@@ -106,11 +106,14 @@ def test_every_shard_skips_what_an_earlier_one_has(shards):
 
 
 @pytest.mark.parametrize("rows", [1, 3, 10**6])
-def test_declared_keys_have_the_same_sums_however_many_histograms_are_merged_at_once(rows, monkeypatch):
+def test_keys_have_the_same_sums_however_many_histograms_are_merged_at_once(rows, monkeypatch):
     monkeypatch.setattr(module, "ROWS_AT_A_TIME", rows)
     parts = [Histogram.of(keys16(n, n + 1, 9), np.array([n, 2 * n, 1])) for n in range(1, 7)]
     found = exact_sums(iter(parts), keys16(1, 2, 8, 9))
     assert found.sums.tolist() == [1, 2 * 1 + 2, 0, 6]
+    every = exact_sums(iter(parts), None)
+    assert listed(every.keys) == listed(keys16(*range(1, 8), 9))
+    assert every.sums.tolist() == [1, 4, 7, 10, 13, 16, 12, 6]
 
 
 def test_declared_keys_of_sums_too_large_are_refused(monkeypatch):
@@ -124,12 +127,3 @@ def test_only_the_given_keys_are_kept():
     found = Histogram.of(keys16(1, 3, 4, 9), np.array([10, 30, 40, 90])).only(keys16(2, 3, 5, 9))
     assert listed(found.keys) == listed(keys16(3, 9))
     assert found.sums.tolist() == [30, 90]
-
-
-def test_sums_merge_what_is_added(monkeypatch):
-    monkeypatch.setattr("kanon.reports.histogram.MOST_UNMERGED", 3)
-    sums = Sums()
-    for number in range(1, 12):
-        sums.add(Histogram.of(keys16(number, 1), np.array([number, 1])))
-    assert len(sums._parts) < 11
-    assert sums.total().sums.tolist() == [1 + 11, *range(2, 12)]

@@ -6,10 +6,11 @@ without spending anything or opening a report.
 
 import re
 from collections import Counter as Tally
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from fractions import Fraction
 from io import BytesIO
+from itertools import chain
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
@@ -18,7 +19,7 @@ from kanon.http.answers import ErrorAnswer, Problem, error_answer
 from kanon.http.bodies import Bodies
 from kanon.noise.bound import Bound
 from kanon.noise.exact import exp_bounds, written_up
-from kanon.reports.errors import NOT_WRITTEN, JobError, ReportRefusedError
+from kanon.reports.errors import NOT_WRITTEN, Counter, JobError, ReportRefusedError
 from kanon.reports.job import (
     Amount,
     JobRequest,
@@ -33,8 +34,7 @@ from kanon.reports.job import (
 )
 from kanon.reports.shared_info import (
     CONTRIBUTION_BOUND,
-    ReportSource,
-    Rules,
+    SharedInfo,
     Unit,
     accept_clear,
     moment,
@@ -413,25 +413,26 @@ def preflight_answer(
     Raises:
         JobError: the input is too large for one answer, or cannot be read; the message says what to change.
     """
-    seen = _Seen(request.rules(received_at, {}))
     try:
-        seen.read(bucket(request.input_bucket), request)
+        seen = list(_clear(bucket(request.input_bucket), request, received_at))
     except JobError as error:
         if error.code != "PERMISSION_ERROR":
             raise
         raise JobError(error.code, NOT_READABLE) from None
-    if len(seen.sources) * len(request.filtering_ids) > MOST_UNITS:
+    accepted = [info for info in seen if isinstance(info, SharedInfo)]
+    sources = set(map(source_of, accepted))
+    if len(sources) * len(request.filtering_ids) > MOST_UNITS:
         raise JobError("INVALID_JOB", f"the reports belong to more than {MOST_UNITS:,} units: {BY_PARTS}")
-    charged = units(seen.sources, request.filtering_ids)
+    charged = units(sources, request.filtering_ids)
     rows = rows_charged(charged)
-    short = named_exhausted(budgets, seen.sources, request.filtering_ids, request.amount, MOST_NAMED)
+    short = named_exhausted(budgets, sources, request.filtering_ids, request.amount, MOST_NAMED)
     parameters = request.parameters
     return PreflightAnswer(
-        reports=seen.reports,
-        accepted=seen.accepted,
-        duplicates=seen.duplicates,
-        left_out=seen.left_out,
-        errors=dict(sorted(seen.errors.items())),
+        reports=len(seen),
+        accepted=len(accepted),
+        duplicates=len(accepted) - len({info.report_id for info in accepted}),
+        left_out=seen.count(None),
+        errors=dict(sorted(Tally(one for one in seen if isinstance(one, Counter)).items())),
         units=len(charged),
         rows=rows,
         would_fail=[ShortUnit.model_validate(unit) for unit in short],
@@ -448,36 +449,16 @@ def _objects(place: ObjectStore, request: JobRequest, received_at: int) -> list[
     return found
 
 
-class _Seen:
-    """The clear fields of the reports read so far."""
+def _clear(place: ObjectStore, request: JobRequest, received_at: int) -> Iterator[SharedInfo | Counter | None]:
+    """The clear fields of each report that is accepted, the error of one that is not; None for one left out."""
+    from kanon.reports.avro import read_reports  # only a preflight reads files
 
-    def __init__(self, rules: Rules) -> None:
-        self.rules = rules
-        self.reports = self.accepted = self.duplicates = self.left_out = 0
-        self.errors: Tally[str] = Tally()
-        self.ids: set[str] = set()
-        self.sources: set[ReportSource] = set()
-
-    def read(self, place: ObjectStore, request: JobRequest) -> None:
-        from kanon.reports.avro import read_reports  # only a preflight reads files
-
-        for one in _objects(place, request, self.rules.received_at):
-            for report in read_reports(BytesIO(place.read(one.key, one.etag))):
-                self._add(report.shared_info)
-
-    def _add(self, shared_info: str) -> None:
-        self.reports += 1
-        if self.reports > MOST_REPORTS:
+    rules = request.rules(received_at, {})
+    files = (place.read(one.key, one.etag) for one in _objects(place, request, received_at))
+    for number, report in enumerate(chain.from_iterable(read_reports(BytesIO(file)) for file in files)):
+        if number >= MOST_REPORTS:
             raise JobError("INVALID_JOB", f"there are more than {MOST_REPORTS:,} reports: {BY_PARTS}")
         try:
-            info = accept_clear(shared_info, self.rules)
+            yield accept_clear(report.shared_info, rules)
         except ReportRefusedError as error:
-            self.errors[error.counter] += 1
-            return
-        if info is None:
-            self.left_out += 1
-            return
-        self.accepted += 1
-        self.duplicates += info.report_id in self.ids
-        self.ids.add(info.report_id)
-        self.sources.add(source_of(info))
+            yield error.counter

@@ -547,6 +547,18 @@ def _hours(first: int | None, end: int | None) -> range | None:
 
 
 # ----------------------------------------------------------------------------------------------- stored jobs
+def read_stored(row: JobRow) -> JobRequest:
+    """The request of a job. Its buckets may no longer be listed.
+
+    Raises:
+        RuntimeError: it was accepted once and is refused now: not an error of the caller.
+    """
+    try:
+        return read_request(row.request, Fraction(1), named_buckets(row.request), Fraction(EPSILON_CAP), stored=True)
+    except RequestRefusedError as error:
+        raise RuntimeError("a stored request is no longer valid") from error
+
+
 def reader(settings: Jobs) -> Callable[[JobRow], JobRequest]:
     """Read stored requests under the settings of a function.
 
@@ -556,8 +568,7 @@ def reader(settings: Jobs) -> Callable[[JobRow], JobRequest]:
 
     def read(row: JobRow) -> JobRequest:
         if row.state not in BEFORE_COMMIT:
-            buckets = named_buckets(row.request)
-            return read_request(row.request, Fraction(1), buckets, Fraction(EPSILON_CAP), stored=True)
+            return read_stored(row)
         try:
             return read_request(row.request, settings.delta_cap, settings.buckets, settings.epsilon_cap, stored=True)
         except RequestRefusedError as error:

@@ -42,14 +42,13 @@ from kanon.reports.service.bodies import (
     JobInBody,
     PublicationBody,
     PublicationInBody,
-    RequestRefusedError,
     check_output,
     invalid,
     is_filtering_id,
-    named_buckets,
     read_job_id,
     read_publication,
     read_request,
+    read_stored,
 )
 from kanon.reports.settings import Jobs
 from kanon.reports.shared_info import (
@@ -228,7 +227,7 @@ class JobRoutes:
         """The state of a job, its result, and its guarantee."""
         row = self._found(read_job_id(job_request_id))
         caps = self.settings.epsilon_cap, self.settings.delta_cap
-        return answered(job_answer(row, self._stored_request(row), *caps))
+        return answered(job_answer(row, read_stored(row), *caps))
 
     def preflight(self, body: JobInBody) -> Response[str]:
         """Count the reports and units of a job, without creating it. It opens no report and spends nothing."""
@@ -272,7 +271,7 @@ class JobRoutes:
         wanted = read_publication(body, self.settings.buckets)
         check_output(wanted.output_data_bucket_name, self.settings.reports_bucket)
         row = self._found(wanted.job_request_id)
-        publish_again(self.jobs(), row, self._stored_request(row), wanted, clock.now())
+        publish_again(self.jobs(), row, wanted, clock.now())
         self.wake(row.job)
         return Response(202, "application/json", "{}")
 
@@ -293,18 +292,6 @@ class JobRoutes:
             return self.lists().pinned(request.job, request.listed_type).recorded
         except JobError as error:
             raise invalid(LISTED_TYPE, str(error)) from None
-
-    def _stored_request(self, row: JobRow) -> JobRequest:
-        """The request of a job. Its buckets may no longer be listed.
-
-        Raises:
-            RuntimeError: it was accepted once and is refused now: not an error of the caller.
-        """
-        caps, buckets = self.settings, named_buckets(row.request)
-        try:
-            return read_request(row.request, caps.delta_cap, buckets, caps.epsilon_cap, stored=True)
-        except RequestRefusedError as error:
-            raise RuntimeError("a stored request is no longer valid") from error
 
     def _found(self, job: str) -> JobRow:
         """A job.
@@ -334,13 +321,13 @@ def create(jobs: JobsTable, job: str, request: Mapping[str, Any], now: float, **
     return row is not None and row.secret == secret
 
 
-def publish_again(jobs: JobsTable, row: JobRow, request: JobRequest, wanted: PublicationBody, now: float) -> None:
+def publish_again(jobs: JobsTable, row: JobRow, wanted: PublicationBody, now: float) -> None:
     """Record a new place for the summary of a committed job. It costs no budget.
 
     Raises:
         RequestError: 409, the job has not committed, or its parts are gone.
     """
-    bucket, prefix = output_of(row, request)
+    bucket, prefix = output_of(row, read_stored(row))
     output = [wanted.output_data_bucket_name or bucket, wanted.output_data_blob_prefix or prefix]
     problem = _why_not(row, now)
     if problem is None and not jobs.move(row, State.COMMITTED, now, output=output, code="", message=""):
