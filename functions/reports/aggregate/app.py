@@ -59,6 +59,7 @@ def stages() -> Stages:
     epoch = Epoch(dynamodb, KeyRing(dynamodb, SETTINGS.control_table), budgets, SETTINGS.report_jobs_table)
     return Stages(
         jobs=jobs,
+        budgets=budgets,
         committing=lambda name: Committing(dynamodb, jobs, budgets, lambda: is_in_force(epoch, name), clock.now),
         work=Objects(s3, SETTINGS.work_bucket),
         bucket=partial(Objects, s3),

@@ -46,7 +46,7 @@ from kanon.reports.service.shards import MOST_SHARDS, Inputs, JobPlan, Ring, Sha
 from kanon.reports.service.stages import Stages, summary_of
 from kanon.reports.shared_info import Rules, Unit, parse
 from kanon.reports.storage.budgets import CommitOutcome
-from kanon.reports.storage.disk import ReportsFile
+from kanon.reports.storage.disk import FileBudgets, ReportsFile
 from kanon.reports.storage.objects import NameTakenError, ObjectStore, Stored
 from kanon.reports.storage.report_jobs import JobRow, MapMessage, Message, StageMessage, State
 
@@ -226,11 +226,6 @@ class MemoryJobs(ReportsFile):
     def abort(self, *_: Any) -> None:
         """Nothing is held."""
 
-    @property
-    def budgets(self) -> Never:
-        """No local job asks what is left: none skips units that are short, and none is refused for them."""
-        raise AssertionError("the tool keeps no ledger")
-
 
 def aggregate(job: Job, secrets: NoiseSecrets, processes: int = 1, *, undeclared: bool = False) -> JobOutcome:
     """Run a job.
@@ -257,6 +252,7 @@ def aggregate(job: Job, secrets: NoiseSecrets, processes: int = 1, *, undeclared
         }
         stages = _Stages(
             **common,
+            budgets=FileBudgets(jobs, job.request.amount),
             committing=lambda _: jobs,
             ring=lambda: Ring(tuple(sorted(job.rules.keys)), LOCAL),
             noise_key=secrets.noise_key,
@@ -300,11 +296,7 @@ def _work_off(first: Message, stages: Stages, shards: Shards, each: Each) -> Non
 
 @dataclass(frozen=True, kw_only=True)
 class _Local(Worker):
-    """A worker that reads each plan once, and raises what ends its job.
-
-    Attributes:
-        plans: the plans by their names.
-    """
+    """A worker that reads each plan once, and raises what ends its job."""
 
     plans: dict[str, JobPlan]
 
@@ -320,16 +312,7 @@ class _Local(Worker):
 
 @dataclass(frozen=True, kw_only=True)
 class _Stages(_Local, Stages):
-    """The stages of a local job.
-
-    Attributes:
-        files: the files of reports.
-        keys: the declared keys; None in discovery.
-        undeclared: whether the sums of undeclared keys are kept.
-        units: what the job charges.
-        parts: the summary with its noise, part by part.
-        seen: the exact sums of all keys, part by part.
-    """
+    """The stages of a local job. They keep its units, the noisy parts, and the exact sums of all keys if asked to."""
 
     files: Sequence[Path]
     keys: NDArray[np.bytes_] | None
@@ -364,11 +347,7 @@ def _stored(path: Path) -> Stored:
 
 @dataclass(frozen=True, kw_only=True)
 class _Shards(_Local, Shards):
-    """The shards of a local job. Each is mapped in one piece: no other worker could continue it.
-
-    Attributes:
-        mapper: maps the files of a shard.
-    """
+    """The shards of a local job. Each is mapped in one piece: no other worker could continue it."""
 
     mapper: Mapper
 

@@ -19,7 +19,6 @@ from kanon.reports.payload import (
     HISTOGRAM,
     MOST_BYTES,
     OVERHEAD,
-    DecryptionError,
     PayloadError,
     Slots,
     open_sealed,
@@ -48,10 +47,7 @@ def open_report(report: Report, rules: Rules) -> bytes:
     check_key(report, rules)
     if len(report.payload) > MOST_BYTES + OVERHEAD:
         raise ReportRefusedError(Counter.REPORT_PARSING_ERROR)
-    try:
-        return open_sealed(report.payload, rules.keys[report.key_id], report.shared_info)
-    except DecryptionError:
-        raise ReportRefusedError(Counter.DECRYPTION_ERROR) from None
+    return open_sealed(report.payload, rules.keys[report.key_id], report.shared_info)
 
 
 T = TypeVar("T")

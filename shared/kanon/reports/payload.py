@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from kanon.errors import Error
 from kanon.hpke import SUITE
+from kanon.reports.errors import Counter, ReportRefusedError
 
 HISTOGRAM = "histogram"
 BUCKET_BYTES, VALUE_BYTES, ID_BYTES = 16, 4, 8
@@ -343,10 +344,6 @@ OVERHEAD = 48
 """Bytes that encryption adds: a key (32) before the cleartext, a tag (16) behind it."""
 
 
-class DecryptionError(Error, ValueError):
-    """A payload does not open: another key, another shared_info, or changed bytes."""
-
-
 def seal(cleartext: bytes, key: X25519PublicKey, shared_info: str) -> bytes:
     """Encrypt a payload. The result is random, and ``OVERHEAD`` longer."""
     return SUITE.encrypt(cleartext, key, info=PREFIX + shared_info.encode())
@@ -356,12 +353,12 @@ def open_sealed(wire: bytes, key: X25519PrivateKey, shared_info: str) -> bytes:
     """Decrypt a payload under the text of shared_info as received.
 
     Raises:
-        DecryptionError: the payload does not open.
+        ReportRefusedError: it does not open: another key, another shared_info, or changed bytes.
     """
     try:
         return SUITE.decrypt(wire, key, info=PREFIX + shared_info.encode())
     except InvalidTag:
-        raise DecryptionError("the payload does not open with this key and shared_info") from None
+        raise ReportRefusedError(Counter.DECRYPTION_ERROR) from None
 
 
 MOST_PUBLIC_KEYS = 5

@@ -84,7 +84,7 @@ class DirectoryReports:
         forget_unfinished(path / "secrets")
         self.epoch = FileEpoch(self.file)
         self.known = KnownKeys(self.epoch.ring)
-        self.cap = Amount.of(settings.epsilon_cap, settings.delta_cap)
+        self.budgets = FileBudgets(self.file, Amount.of(settings.epsilon_cap, settings.delta_cap))
         self._keys = KeyFiles(path / "secrets")
         self._noise_key, self._deployment = key, directory.settings.deployment
         self._types, self._lists = directory.types, ListsFile(path)
@@ -112,7 +112,8 @@ class DirectoryReports:
         }
         stages = Stages(
             **common,
-            committing=lambda epoch: FileSpending(self.file, self.cap, epoch, _now),
+            budgets=self.budgets,
+            committing=lambda epoch: FileSpending(self.budgets, epoch, _now),
             ring=lambda: self.epoch.opening(clock.now()),
             noise_key=self._noise_key,
             deployment=self._deployment,
@@ -128,9 +129,8 @@ class DirectoryReports:
 
     def job_routes(self, wake: Callable[[str], None]) -> JobRoutes:
         """The routes of jobs."""
-        budgets = FileBudgets(self.file, self.cap)
         lists = partial(published_lists, self._types, self._lists, self._folders[WORK])
-        return JobRoutes(self.settings, lambda: self.file, lambda: budgets, self.bucket, wake, lists)
+        return JobRoutes(self.settings, lambda: self.file, lambda: self.budgets, self.bucket, wake, lists)
 
     def work(self, measures: Measures, logger: Logger) -> "ReportWork":
         """What a service does with them."""

@@ -149,13 +149,14 @@ def found_at(begun: Path, tmp_path: Path, how: How) -> list[int]:
 
 def spent_apart(self: FileSpending, job: str, charges: Any, amount: Any, claim: str, **values: Any) -> CommitOutcome:
     """A commit in two transactions."""
-    row, now = self.file.read(job), self.clock()
+    file, now = self.budgets.file, self.clock()
+    row = file.read(job)
     assert row is not None
     if not self._is_enough(charges, amount):
         return CommitOutcome.EXHAUSTED
-    with self.file.changing():
-        self.file.take(charges, job, claim, amount)
-    self.file.move(row, State.COMMITTED, now, committed_at=int(now), **values)
+    with file.changing():
+        file.take(charges, job, claim, amount)
+    file.move(row, State.COMMITTED, now, committed_at=int(now), **values)
     return CommitOutcome.COMMITTED
 
 

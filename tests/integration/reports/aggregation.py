@@ -54,6 +54,7 @@ class Aggregation:
     def stages(self) -> Stages:
         return Stages(
             jobs=self.tables.jobs,
+            budgets=self.tables.budgets,
             committing=self.tables.committing,
             work=self.bucket(WORK),
             bucket=self.bucket,

@@ -158,7 +158,7 @@ def test_of_jobs_that_commit_at_once_exactly_those_with_budget_win(served: Machi
     ready = threading.Barrier(8)
 
     def commit(number: int) -> CommitOutcome:
-        spending = FileSpending(file, cap, epoch, lambda: START + 1)
+        spending = FileSpending(FileBudgets(file, cap), epoch, lambda: START + 1)
         ready.wait()
         return spending.commit(f"job-{number}", charges, Amount(5_000, 0), f"claim-{number}", parts=[])
 
@@ -184,7 +184,7 @@ def test_a_commit_names_state_deadline_and_epoch(
     served: Machine, state: State, late: int, epoch: str, outcome: CommitOutcome
 ) -> None:
     file, charges = in_state(served, "job", state), [Charge(bytes(32), 20_000, (3,))]
-    spending = FileSpending(file, Amount(1000, 0), epoch or epoch_of(served), lambda: START + late)
+    spending = FileSpending(FileBudgets(file, Amount(1000, 0)), epoch or epoch_of(served), lambda: START + late)
     assert spending.commit("job", charges, Amount(600, 0), "claim", parts=[]) is outcome
     taken = list(file.taken(bytes(32)))
     assert len(taken) == (outcome is CommitOutcome.COMMITTED)
@@ -195,7 +195,7 @@ def test_a_commit_names_state_deadline_and_epoch(
 def test_a_row_that_was_put_back_spends_nothing_more(served: Machine) -> None:
     file, charges = in_state(served, "job"), [Charge(bytes(32), 20_000, (3,))]
     file.take(charges, "job", "claim", Amount(100, 0))
-    spending = FileSpending(file, Amount(1000, 0), epoch_of(served), lambda: START)
+    spending = FileSpending(FileBudgets(file, Amount(1000, 0)), epoch_of(served), lambda: START)
     assert spending.commit("job", charges, Amount(100, 0), "claim", parts=[]) is CommitOutcome.SPENT
     assert len(list(file.taken(bytes(32)))) == 1
 
@@ -334,7 +334,7 @@ def test_caps_never_change_and_origins_may(tmp_path: Path) -> None:
     refuse(tmp_path / "b", RequestedParameters("*", "65"), r"EpsilonCap must be from 0\.001 to 64")
     with machine(path, KEYS, asked=RequestedParameters("https://new.test")) as served:
         reports = reports_of(served)
-        assert (reports.collecting.allowed_origins, reports.cap.epsilon) == (("https://new.test",), 12_000)
+        assert (reports.collecting.allowed_origins, reports.budgets.cap.epsilon) == (("https://new.test",), 12_000)
     with machine(path) as served:
         assert reports_of(served).collecting.allows("https://new.test")
     (path / "secrets" / "report-noise-key").unlink()

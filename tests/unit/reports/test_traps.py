@@ -46,7 +46,7 @@ from kanon.reports.errors import JobError, ReportRefusedError
 from kanon.reports.histogram import Histogram
 from kanon.reports.mapping import Selection, map_reports
 from kanon.reports.noise import DiscreteLaplace, Noised, PartitionTape, Randomness
-from kanon.reports.payload import DecryptionError, open_sealed
+from kanon.reports.payload import open_sealed
 from kanon.reports.service import shards, stages
 from tests.unit.reports import made
 from tests.unit.reports.sampler import drawn
@@ -82,7 +82,7 @@ def plant_zero_byte(patch):
     def lenient(wire, key, text):
         try:
             return open_sealed(wire, key, text)
-        except DecryptionError:
+        except ReportRefusedError:
             return open_sealed(wire, key, "\0" + text)
 
     patch.setattr(mapping, "open_sealed", lenient)

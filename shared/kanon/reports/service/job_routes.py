@@ -294,11 +294,7 @@ class JobRoutes:
             raise invalid(LISTED_TYPE, str(error)) from None
 
     def _found(self, job: str) -> JobRow:
-        """A job.
-
-        Raises:
-            RequestError: 404, there is no such job.
-        """
+        """A job; 404 if there is none."""
         row = self.jobs().read(job)
         if row is None:
             raise RequestError(NO_SUCH_JOB)

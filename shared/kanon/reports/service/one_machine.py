@@ -33,53 +33,46 @@ class FileSpending:
     """The commit of jobs of one directory. :class:`~kanon.reports.storage.budgets.Committing` has its contract.
 
     Attributes:
-        file: jobs, and what they took.
-        cap: the budget of each hour.
+        budgets: what jobs took.
         epoch: of the keys that the job's plan names.
         clock: unix seconds.
     """
 
-    file: ReportsFile
-    cap: Amount
+    budgets: FileBudgets
     epoch: str
     clock: Callable[[], float]
 
-    @property
-    def budgets(self) -> FileBudgets:
-        """What is left."""
-        return FileBudgets(self.file, self.cap)
-
     def commit(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str, **values: Any) -> CommitOutcome:
         """Take the amount from every hour of the charges, and commit the job with these values; or do neither."""
-        now = self.clock()
-        with self.file.changing():
-            row, ring = self.file.read(job), FileRing(self.file).read()
+        now, file = self.clock(), self.budgets.file
+        with file.changing():
+            row, ring = file.read(job), FileRing(file).read()
             if row is None or row.state is not State.COMMITTING:
                 return CommitOutcome.LEFT
             if now >= row.deadline:
                 return CommitOutcome.LATE
             if ring is None or ring.epoch != self.epoch:
                 return CommitOutcome.REPLACED
-            if self.file.has_taken(charges, job, claim):
+            if file.has_taken(charges, job, claim):
                 return CommitOutcome.SPENT
             if not self._is_enough(charges, amount):
                 return CommitOutcome.EXHAUSTED
-            self.file.take(charges, job, claim, amount)
-            self.file.move(row, State.COMMITTED, now, committed_at=int(now), **values)
-        self.file.remember()
+            file.take(charges, job, claim, amount)
+            file.move(row, State.COMMITTED, now, committed_at=int(now), **values)
+        file.remember()
         return CommitOutcome.COMMITTED
 
     def abort(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str) -> CommitOutcome | None:  # noqa: ARG002
         """Nothing is held, so nothing is returned: None, SPENT if the job has committed before, or LEFT."""
-        if self.file.has_taken(charges, job, claim):
+        if self.budgets.file.has_taken(charges, job, claim):
             return CommitOutcome.SPENT
-        row = self.file.read(job)
+        row = self.budgets.file.read(job)
         return None if row is not None and row.state is State.ABORTING else CommitOutcome.LEFT
 
     def _is_enough(self, charges: Sequence[Charge], amount: Amount) -> bool:
         for charge in charges:
             left = self.budgets.left([charge.row])[charge.row]
-            if not all(amount.within(left.get(hour, self.cap)) for hour in charge.hours):
+            if not all(amount.within(left.get(hour, self.budgets.cap)) for hour in charge.hours):
                 return False
         return True
 

@@ -38,7 +38,15 @@ from kanon.reports.service.shards import (
     write_plan,
 )
 from kanon.reports.shared_info import ReportSource, Unit, moment, units
-from kanon.reports.storage.budgets import CommitOutcome, Spending, charges, exhausted, named_exhausted, rows_charged
+from kanon.reports.storage.budgets import (
+    BudgetsLeft,
+    CommitOutcome,
+    Spending,
+    charges,
+    exhausted,
+    named_exhausted,
+    rows_charged,
+)
 from kanon.reports.storage.objects import NameTakenError, UnwritableError
 from kanon.reports.storage.report_jobs import (
     BEFORE_COMMIT,
@@ -109,6 +117,7 @@ class Stages(Worker):
     """The stages with their tables, buckets and keys.
 
     Attributes:
+        budgets: what is left of them.
         committing: the commit, for an epoch of the budgets.
         ring: the keys that reports may be encrypted to.
         noise_key: the key of the noise.
@@ -118,6 +127,7 @@ class Stages(Worker):
         threshold_name: what a user may raise if too many reports are in error.
     """
 
+    budgets: BudgetsLeft
     committing: Callable[[str], Spending]
     ring: Callable[[], Ring]
     noise_key: NoiseKey
@@ -421,7 +431,7 @@ class Stages(Worker):
         """The sources whose units have less left than the job asks for."""
         sources = frozenset(chain.from_iterable(shard.sources for shard in shards))
         charged = units(sources, request.filtering_ids)
-        short = {unit for unit, _ in exhausted(self.committing("").budgets, charged, request.amount)}
+        short = {unit for unit, _ in exhausted(self.budgets, charged, request.amount)}
         return frozenset(source for source in sources if not short.isdisjoint(units([source], request.filtering_ids)))
 
     def _name_exhausted(self, row: JobRow, request: JobRequest, sources: Collection[ReportSource], what: str) -> None:
@@ -429,7 +439,7 @@ class Stages(Worker):
         folder = request.output_prefix.rpartition("/")[0]
         job = sha256(row.job.encode()).hexdigest()[:8]
         name = f"{folder}/" * bool(folder) + f"privacy_budget_{what}_{moment(row.received_at)}_{job}.json"
-        named = named_exhausted(self.committing("").budgets, sources, request.filtering_ids, request.amount)
+        named = named_exhausted(self.budgets, sources, request.filtering_ids, request.amount)
         body = {"privacy_budget_exhausted_info": {"aggregatable_input_budget_consumption_info": named}}
         try:
             self.bucket(request.output_bucket).put_new(name, json.dumps(body, indent=1).encode())

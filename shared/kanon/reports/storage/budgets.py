@@ -343,10 +343,6 @@ class Spending(Protocol):
     def abort(self, job: str, charges: Sequence[Charge], amount: Amount, claim: str) -> CommitOutcome | None:
         """Return what the job holds."""
 
-    @property
-    def budgets(self) -> BudgetsLeft:
-        """What is left."""
-
 
 @dataclass(frozen=True)
 class Committing:
