@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class KeyedTable:
-    """A table whose primary key is one attribute.
+    """A table whose primary key is one attribute. One whose key is two replaces ``_key``.
 
     Attributes:
         key_name: the name of this attribute.

@@ -28,12 +28,13 @@ Timeline of a conflict, rows r1 < r2, where r2 has enough for one of two jobs:
 """
 
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kanon.dynamo.batches import KEYS_A_CALL, Item, chunks, drain
+from kanon.dynamo.tables import KeyedTable, bound, item_of
 from kanon.dynamo.transactions import all_or_none
 from kanon.errors import ThrottledError
 from kanon.reports.errors import JobError
@@ -59,7 +60,7 @@ EPOCH, WITNESS = b"epoch", b"witness"
 WITNESS_KEPT = DAY
 """Seconds until a witness expires. It is needed for the seconds of one transaction."""
 
-_ROW = {"#row": "row"}
+_ROW, _TTL = {"#row": "row"}, {"#ttl": "ttl"}
 IF_NOT_TAKEN: dict[str, Any] = {"ConditionExpression": "attribute_not_exists(#row)", "ExpressionAttributeNames": _ROW}
 IF_TAKEN: dict[str, Any] = {"ConditionExpression": "attribute_exists(#row)", "ExpressionAttributeNames": _ROW}
 IF_SAME_EPOCH = "epoch = :epoch"
@@ -123,11 +124,11 @@ class BudgetsLeft(Protocol):
         """The jobs that took from a row."""
 
 
-class Budgets:
+class Budgets(KeyedTable):
     """The budgets of all units."""
 
     def __init__(self, client: "DynamoDBClient", table: str, cap: Amount) -> None:
-        self._client = client
+        super().__init__(client, table)
         self.table = table
         self.cap = cap
 
@@ -140,44 +141,26 @@ class Budgets:
         with another plan.
         """
         pairs, values = _parts(charge, amount)
-        caps = {f"{part}cap": number for part, number in _parts(charge, self.cap)[1].items() if part in values}
+        caps = bound(ecap=self.cap.epsilon) | (bound(dcap=self.cap.delta) if amount.delta else {})
         update = ", ".join(f"{name} = if_not_exists({name}, {part}cap) - {part}" for name, part in pairs)
         enough = " AND ".join(f"(attribute_not_exists({name}) OR {name} >= {part})" for name, part in pairs)
-        taken = {
-            **self._key(charge.row, _taker(job, claim)),
-            "epsilon": _number(amount.epsilon),
-            "delta": _number(amount.delta),
-            "hours": {"NS": [str(hour) for hour in charge.hours]},
-            "ttl": _number(charge.expires),
-        }
+        values |= caps | bound(ttl=charge.expires)
+        took = item_of(epsilon=amount.epsilon, delta=amount.delta, ttl=charge.expires)
+        hours = {"hours": {"NS": [str(hour) for hour in charge.hours]}}
+        item = {**self._key((charge.row, _taker(job, claim))), **took, **hours}
         return [
-            {
-                "Update": {
-                    "TableName": self.table,
-                    "Key": self._key(charge.row, LEFT),
-                    "UpdateExpression": f"SET #ttl = :ttl, {update}",
-                    "ConditionExpression": enough,
-                    "ExpressionAttributeNames": {"#ttl": "ttl"},
-                    "ExpressionAttributeValues": {**values, **caps, ":ttl": _number(charge.expires)},
-                }
-            },
-            {"Put": {"TableName": self.table, "Item": taken, **IF_NOT_TAKEN}},
+            self._part((charge.row, LEFT), f"SET #ttl = :ttl, {update}", enough, values, ExpressionAttributeNames=_TTL),
+            {"Put": {"TableName": self.table, "Item": item, **IF_NOT_TAKEN}},
         ]
 
     def give_back(self, charge: Charge, job: str, amount: Amount, claim: str) -> list[dict[str, Any]]:
         """Two writes that undo :meth:`take`. Refused if the job did not take it, or has returned it."""
         pairs, values = _parts(charge, amount)
+        update = "SET " + ", ".join(f"{name} = {name} + {part}" for name, part in pairs)
+        charged = " AND ".join(f"attribute_exists({name})" for name, _ in pairs)
         return [
-            {
-                "Update": {
-                    "TableName": self.table,
-                    "Key": self._key(charge.row, LEFT),
-                    "UpdateExpression": "SET " + ", ".join(f"{name} = {name} + {part}" for name, part in pairs),
-                    "ConditionExpression": " AND ".join(f"attribute_exists({name})" for name, _ in pairs),
-                    "ExpressionAttributeValues": values,
-                }
-            },
-            {"Delete": {"TableName": self.table, "Key": self._key(charge.row, _taker(job, claim)), **IF_TAKEN}},
+            self._part((charge.row, LEFT), update, charged, values),
+            {"Delete": {"TableName": self.table, "Key": self._key((charge.row, _taker(job, claim))), **IF_TAKEN}},
         ]
 
     def put_witness(self, now: float) -> dict[str, Any]:
@@ -186,8 +169,8 @@ class Budgets:
         Returns:
             A check that the witness is in the table. It conflicts with no other transaction.
         """
-        witness = self._key(WITNESS + secrets.token_bytes(16), LEFT)
-        self._client.put_item(TableName=self.table, Item={**witness, "ttl": _number(int(now) + WITNESS_KEPT)})
+        witness = self._key((WITNESS + secrets.token_bytes(16), LEFT))
+        self._client.put_item(TableName=self.table, Item=witness | item_of(ttl=int(now) + WITNESS_KEPT))
         return {"ConditionCheck": {"TableName": self.table, "Key": witness, **IF_TAKEN}}
 
     def same_epoch(self, epoch: str) -> dict[str, Any]:
@@ -195,9 +178,9 @@ class Budgets:
         return {
             "ConditionCheck": {
                 "TableName": self.table,
-                "Key": self._key(EPOCH, LEFT),
+                "Key": self._key((EPOCH, LEFT)),
                 "ConditionExpression": IF_SAME_EPOCH,
-                "ExpressionAttributeValues": {":epoch": {"S": epoch}},
+                "ExpressionAttributeValues": bound(epoch=epoch),
             }
         }
 
@@ -210,7 +193,7 @@ class Budgets:
             ThrottledError: some rows were not answered after all attempts.
         """
         distinct = list(dict.fromkeys(rows))
-        items = self._read([self._key(row, LEFT) for row in distinct])
+        items = self._read([self._key((row, LEFT)) for row in distinct])
         found: dict[bytes, dict[int, Amount]] = {row: {} for row in distinct}
         return found | {bytes(item["row"]["B"]): self._hours(item) for item in items}
 
@@ -220,8 +203,7 @@ class Budgets:
         Raises:
             ThrottledError: some rows were not answered after all attempts.
         """
-        keys = [self._key(charge.row, _taker(job, claim)) for charge in charges]
-        return len(self._read(keys))
+        return len(self._read([self._key((charge.row, _taker(job, claim))) for charge in charges]))
 
     def taken(self, row: bytes) -> Iterator[tuple[str, tuple[int, ...], Amount]]:
         """The jobs that took from a row or hold a part of it: id, hours, amount per hour. Strongly consistent."""
@@ -230,7 +212,7 @@ class Budgets:
             ConsistentRead=True,
             KeyConditionExpression="#row = :row AND begins_with(#part, :job)",
             ExpressionAttributeNames={"#row": "row", "#part": "part"},
-            ExpressionAttributeValues={":row": {"B": row}, ":job": {"S": JOB}},
+            ExpressionAttributeValues=bound(row=row, job=JOB),
         )
         for item in (item for page in pages for item in page["Items"]):
             amount = Amount(int(item["epsilon"]["N"]), int(item["delta"]["N"]))
@@ -238,27 +220,25 @@ class Budgets:
 
     def holders(self) -> Iterator[tuple[bytes, str]]:
         """Every row of the table and every job that took from it. Reads the whole table, for operators."""
-        pages = self._client.get_paginator("scan").paginate(
-            TableName=self.table,
+        for item in self._scan(
             FilterExpression="begins_with(#part, :job)",
             ProjectionExpression="#row, #part",
             ExpressionAttributeNames={"#row": "row", "#part": "part"},
-            ExpressionAttributeValues={":job": {"S": JOB}},
-        )
-        for item in (item for page in pages for item in page["Items"]):
+            ExpressionAttributeValues=bound(job=JOB),
+        ):
             yield bytes(item["row"]["B"]), _job_of(item)
 
     def epoch(self) -> str | None:
         """The epoch of this table, strongly consistent; None if it has none yet."""
-        answer = self._client.get_item(TableName=self.table, Key=self._key(EPOCH, LEFT), ConsistentRead=True)
-        return answer["Item"]["epoch"]["S"] if "Item" in answer else None
+        item = self._item((EPOCH, LEFT))
+        return item["epoch"]["S"] if item else None
 
     def begin(self, epoch: str, instead_of: str | None = None) -> dict[str, Any]:
         """A write of the table's epoch. Refused unless the stored epoch is ``instead_of`` (None: no epoch)."""
-        put = {"TableName": self.table, "Item": {**self._key(EPOCH, LEFT), "epoch": {"S": epoch}}}
+        put = {"TableName": self.table, "Item": self._key((EPOCH, LEFT)) | item_of(epoch=epoch)}
         if instead_of is None:
             return {"Put": {**put, **IF_NOT_TAKEN}}
-        values = {":epoch": {"S": instead_of}}
+        values = bound(epoch=instead_of)
         return {"Put": {**put, "ConditionExpression": IF_SAME_EPOCH, "ExpressionAttributeValues": values}}
 
     def _read(self, keys: list[Any]) -> list[Item]:
@@ -285,16 +265,16 @@ class Budgets:
             for hour in hours
         }
 
-    @staticmethod
-    def _key(row: bytes, part: str) -> dict[str, Any]:
-        return {"row": {"B": row}, "part": {"S": part}}
+    def _key(self, key: tuple[bytes, str]) -> Item:
+        row, part = key
+        return item_of(row=row, part=part)
 
 
-def _parts(charge: Charge, amount: Amount) -> tuple[list[tuple[str, str]], dict[str, Mapping[str, str]]]:
+def _parts(charge: Charge, amount: Amount) -> tuple[list[tuple[str, str]], Item]:
     """The attributes of the hours, each with the placeholder of its part of the amount; and the placeholders."""
     parts = {"e": amount.epsilon} | ({"d": amount.delta} if amount.delta else {})
     names = [(f"{part}{hour:02}", f":{part}") for part in parts for hour in charge.hours]
-    return names, {f":{part}": _number(number) for part, number in parts.items()}
+    return names, bound(**parts)
 
 
 def _taker(job: str, claim: str) -> str:
@@ -303,10 +283,6 @@ def _taker(job: str, claim: str) -> str:
 
 def _job_of(item: Item) -> str:
     return str(item["part"]["S"]).removeprefix(JOB).partition(BAR)[0]
-
-
-def _number(number: int) -> Mapping[str, str]:
-    return {"N": str(number)}
 
 
 # -------------------------------------------------------------------------------------------------- the commit

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kanon.dynamo.batches import Item
 from kanon.dynamo.conditions import unless_refused
+from kanon.dynamo.tables import KeyedTable, bound, item_of
 from kanon.reports.shared_info import DAY
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-    from mypy_boto3_dynamodb import DynamoDBClient
     from mypy_boto3_secretsmanager import SecretsManagerClient
 
 
@@ -139,17 +139,15 @@ class KeyPairs(Protocol):
         """Delete a key."""
 
 
-class KeyRing:
+class KeyRing(KeyedTable):
     """The ring of a deployment."""
 
-    def __init__(self, client: "DynamoDBClient", table: str) -> None:
-        self._client = client
-        self._table = table
+    key_name, key_type = "name", "S"
 
     def read(self) -> StoredRing | None:
         """The ring, strongly consistent; None before the first rotation."""
-        answer = self._client.get_item(TableName=self._table, Key={"name": {"S": NAME}}, ConsistentRead=True)
-        return _keys(answer["Item"]) if "Item" in answer else None
+        item = self._item(NAME)
+        return _keys(item) if item else None
 
     def change(self, seen: StoredRing, to: StoredRing) -> bool:
         """Replace the ring; False if it has changed since it was read."""
@@ -160,12 +158,11 @@ class KeyRing:
         return {"Put": self._put(seen, to)}
 
     def _put(self, seen: StoredRing | None, to: StoredRing) -> dict[str, Any]:
-        item = _item(replace(to, revision=seen.revision + 1 if seen else 1))
+        item = _item_of(replace(to, revision=seen.revision + 1 if seen else 1))
         put: dict[str, Any] = {"TableName": self._table, "Item": item}
         if seen is None:
             return {**put, "ConditionExpression": IF_NONE, "ExpressionAttributeNames": {"#name": "name"}}
-        values = {":seen": {"N": str(seen.revision)}}
-        return {**put, "ConditionExpression": IF_UNCHANGED, "ExpressionAttributeValues": values}
+        return {**put, "ConditionExpression": IF_UNCHANGED, "ExpressionAttributeValues": bound(seen=seen.revision)}
 
 
 class KnownKeys:
@@ -193,12 +190,12 @@ class KnownKeys:
         return key_id in self._ids
 
 
-def _item(keys: StoredRing) -> Item:
+def _item_of(keys: StoredRing) -> Item:
     fields = asdict(keys)
-    revision, jobs_id = str(fields.pop("revision")), fields.pop("jobs_id")
+    revision, jobs_id = fields.pop("revision"), fields.pop("jobs_id")
     # An attribute of its own, because an earlier version cannot read a ring with another field.
-    own = {"jobs_id": {"S": jobs_id}} if jobs_id else {}
-    return {"name": {"S": NAME}, "ring": {"S": json.dumps(fields, sort_keys=True)}, "revision": {"N": revision}, **own}
+    own = {"jobs_id": jobs_id} if jobs_id else {}
+    return item_of(name=NAME, ring=json.dumps(fields, sort_keys=True), revision=revision, **own)
 
 
 def _keys(item: Item) -> StoredRing:

@@ -11,20 +11,18 @@ from enum import StrEnum
 from fractions import Fraction
 from hashlib import sha256
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from kanon.dynamo.batches import Item
 from kanon.dynamo.conditions import refused_by, unless_refused
+from kanon.dynamo.tables import KeyedTable, bound, item_of
 from kanon.dynamo.transactions import all_or_none
 from kanon.noise.bound import Bound
 from kanon.noise.exact import written_up
 from kanon.reports.job import JobRequest
 from kanon.reports.shared_info import DAY
-
-if TYPE_CHECKING:
-    from mypy_boto3_dynamodb import DynamoDBClient
 
 SECONDS_TO_COMMIT = DAY
 STUCK = SECONDS_TO_COMMIT // 2
@@ -36,6 +34,7 @@ STAGED_KEPT = 30 * DAY
 OPEN = "|open"
 """The partition key of the list of unfinished jobs, for the sweep. No job id has a bar."""
 JOB = "job"
+IF_NEW = {"ConditionExpression": "attribute_not_exists(job)"}
 
 
 class State(StrEnum):
@@ -225,38 +224,30 @@ class JobsTable(Protocol):
         """Delete the workers' results."""
 
 
-class ReportJobs:
+class ReportJobs(KeyedTable):
     """The jobs of a deployment, in DynamoDB."""
-
-    def __init__(self, client: "DynamoDBClient", table: str) -> None:
-        self._client = client
-        self._table = table
 
     def create(self, job: str, request: Mapping[str, Any], received_at: int, secret: bytes, **values: Any) -> bool:
         """Store a new job and record values as JSON; False if there is one with this id."""
-        row = {
-            **_key(job, JOB),
-            "state": _text(State.RECEIVED),
-            "request": _text(json.dumps(request, sort_keys=True)),
-            "received_at": _number(received_at),
-            "updated_at": _number(received_at),
-            "deadline": _number(received_at + SECONDS_TO_COMMIT),
-            "secret": {"B": secret},
-            **{f"v_{name}": _text(_json(value)) for name, value in values.items()},
-        }
-        written = all_or_none(
-            self._client,
-            [
-                self._put(row, "attribute_not_exists(job)"),
-                self._put({**_key(OPEN, job), "received_at": _number(received_at)}, "attribute_not_exists(job)"),
-            ],
+        row = item_of(
+            job=job,
+            part=JOB,
+            state=State.RECEIVED,
+            request=_json(request),
+            received_at=received_at,
+            updated_at=received_at,
+            deadline=received_at + SECONDS_TO_COMMIT,
+            secret=secret,
+            **{f"v_{name}": _json(value) for name, value in values.items()},
         )
-        return written is None
+        listed = item_of(job=OPEN, part=job, received_at=received_at)
+        puts = [{"Put": {"TableName": self._table, "Item": item, **IF_NEW}} for item in (row, listed)]
+        return all_or_none(self._client, puts) is None
 
     def read(self, job: str) -> JobRow | None:
         """The job, strongly consistent; None if there is none."""
-        answer = self._client.get_item(TableName=self._table, Key=_key(job, JOB), ConsistentRead=True)
-        return _row(answer["Item"]) if "Item" in answer else None
+        item = self._item((job, JOB))
+        return _row(item) if item else None
 
     def unfinished(self) -> Iterator[str]:
         """The ids of the jobs that are not finished."""
@@ -282,13 +273,8 @@ class ReportJobs:
         update = self._update_of(row.job, row.state, to, now, values)
         if to is not State.FINISHED:
             return unless_refused(self._client.update_item, **update) is not None
-        closed = {
-            "Delete": {
-                "TableName": self._table,
-                "Key": _key(OPEN, row.job),
-                "ConditionExpression": "attribute_exists(job)",
-            }
-        }
+        listed = {"TableName": self._table, "Key": self._key((OPEN, row.job))}
+        closed = {"Delete": {**listed, "ConditionExpression": "attribute_exists(job)"}}
         return all_or_none(self._client, [{"Update": update}, closed]) is None
 
     # Parts of the commit's transactions.
@@ -299,7 +285,7 @@ class ReportJobs:
         return {
             "ConditionCheck": {
                 "TableName": self._table,
-                "Key": _key(job, JOB),
+                "Key": self._key((job, JOB)),
                 "ConditionExpression": condition,
                 "ExpressionAttributeNames": {"#state": "state"},
                 "ExpressionAttributeValues": values,
@@ -315,10 +301,8 @@ class ReportJobs:
 
     def record(self, job: str, stage: str, number: int, value: Any, now: float) -> Any:
         """Record a worker's result, unless another one was first. Returns the recorded result."""
-        item = {**_key(job, f"{stage}#{number:06}"), "value": _text(_json(value)), "ttl": _number(int(now) + WORK_KEPT)}
-        standing = refused_by(
-            self._client.put_item, TableName=self._table, Item=item, ConditionExpression="attribute_not_exists(job)"
-        )
+        item = item_of(job=job, part=f"{stage}#{number:06}", value=_json(value), ttl=int(now) + WORK_KEPT)
+        standing = refused_by(self._client.put_item, TableName=self._table, Item=item, **IF_NEW)
         return value if standing is None else json.loads(standing["value"]["S"])
 
     def recorded(self, job: str, stage: str) -> dict[int, Any]:
@@ -330,36 +314,30 @@ class ReportJobs:
         """Delete the workers' results. It may be called again."""
         for stage in (*STAGES.values(), PIECES):
             for item in list(self._query(job, f"{stage}#", "part")):
-                self._client.delete_item(TableName=self._table, Key=_key(job, item["part"]["S"]))
+                self._client.delete_item(TableName=self._table, Key=self._key((job, item["part"]["S"])))
 
     def _update_of(self, job: str, old: State, to: State, now: float, values: Mapping[str, Any]) -> dict[str, Any]:
         condition, given = _in_state(old, now if has_deadline(old, to) else None)
         names = {"#state": "state", **{f"#v{i}": f"v_{name}" for i, name in enumerate(values)}}
-        given |= {":to": _text(to), ":updated": _number(int(now))}
-        given |= {f":v{i}": _text(_json(value)) for i, value in enumerate(values.values())}
+        given |= bound(to=to, updated=int(now), **{f"v{i}": _json(value) for i, value in enumerate(values.values())})
         update = "SET #state = :to, updated_at = :updated"
         update += "".join(f", #v{i} = :v{i}" for i in range(len(values)))
         if to is State.FINISHED:
-            names["#ttl"], given[":ttl"] = "ttl", _number(int(now) + KEPT)
+            names["#ttl"] = "ttl"
+            given |= bound(ttl=int(now) + KEPT)
             update += ", #ttl = :ttl"
         if not keeps_secret(old, to):
             names["#secret"] = "secret"
             update += " REMOVE #secret"
-        return {
-            "TableName": self._table,
-            "Key": _key(job, JOB),
-            "UpdateExpression": update,
-            "ConditionExpression": condition,
-            "ExpressionAttributeNames": names,
-            "ExpressionAttributeValues": given,
-        }
+        return {**self._conditional((job, JOB), update, condition, given), "ExpressionAttributeNames": names}
 
-    def _put(self, item: Item, condition: str) -> dict[str, Any]:
-        return {"Put": {"TableName": self._table, "Item": item, "ConditionExpression": condition}}
+    def _key(self, key: tuple[str, str]) -> Item:
+        job, part = key
+        return item_of(job=job, part=part)
 
     def _query(self, job: str, begins: str, attributes: str, names: Mapping[str, str] | None = None) -> Iterator[Item]:
         condition = "job = :job AND begins_with(part, :begins)" if begins else "job = :job"
-        values: dict[str, Any] = {":job": _text(job)} | ({":begins": _text(begins)} if begins else {})
+        values = bound(job=job) | (bound(begins=begins) if begins else {})
         more: dict[str, Any] = {"ExpressionAttributeNames": dict(names)} if names else {}
         pages = self._client.get_paginator("query").paginate(
             TableName=self._table,
@@ -387,21 +365,9 @@ def _row(item: Item) -> JobRow:
 
 def _in_state(state: State, now: float | None) -> tuple[str, dict[str, Any]]:
     if now is None:
-        return "#state = :state", {":state": _text(state)}
-    return "#state = :state AND deadline > :now", {":state": _text(state), ":now": _number(int(now))}
+        return "#state = :state", bound(state=state)
+    return "#state = :state AND deadline > :now", bound(state=state, now=int(now))
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
-
-
-def _key(job: str, part: str) -> dict[str, Any]:
-    return {"job": _text(job), "part": _text(part)}
-
-
-def _text(text: str) -> dict[str, str]:
-    return {"S": str(text)}
-
-
-def _number(number: int) -> dict[str, str]:
-    return {"N": str(number)}
