@@ -21,9 +21,9 @@ from kanon.reports.payload import (
     OVERHEAD,
     PayloadError,
     Slots,
+    layout_of,
     open_sealed,
     read_one,
-    template_of,
 )
 from kanon.reports.shared_info import ReportSource, Rules, accept_clear, source_of
 
@@ -267,13 +267,13 @@ def read_cleartexts(cleartexts: Sequence[bytes]) -> Iterator[tuple[NDArray[np.in
         for _ in range(_LAYOUTS):
             if not len(left):
                 break
-            template = template_of(cleartexts[left[0]])
-            if template is not None:
+            layout = layout_of(cleartexts[left[0]])
+            if layout is not None:
                 matrix = np.frombuffer(b"".join([cleartexts[row] for row in left]), np.uint8).reshape(-1, length)
-                matches = template.matches(matrix)
-                yield left[matches], template.read(matrix if matches.all() else matrix[matches])
+                matches = layout.matches(matrix)
+                yield left[matches], layout.read(matrix if matches.all() else matrix[matches])
                 left, first_matches = left[~matches], bool(matches[0])
-            if template is None or not first_matches:  # an unusual report must not decide the layout of the others
+            if layout is None or not first_matches:  # an unusual report must not decide the layout of the others
                 yield left[:1], _one(cleartexts[left[0]])
                 left = left[1:]
         for row in left:

@@ -4,7 +4,7 @@ The cleartext is CBOR ``{"data": [{"id", "value", "bucket"} ...], "operation": "
 
 Numbers are byte strings, big-endian and unsigned. Clients pad the list with bucket 0, value 0 to a fixed number
 of slots, so that the length reveals nothing. Reports of one layout differ only in the bytes of their numbers:
-``PayloadTemplate`` reads a matrix of them at once; ``read_one`` reads every other report. Both agree on every input.
+``PayloadLayout`` reads a matrix of them at once; ``read_one`` reads every other report. Both agree on every input.
 
 Anybody can send a report, so nothing but this form is read: no tags, no other or deeper values, no indefinite lengths
 but those of maps, which the aggregation service's own tools write. Any report of an accepted size takes at most three
@@ -65,9 +65,20 @@ class Cleartext(NamedTuple):
     contributions: tuple[Contribution, ...]
 
 
+class Slots(NamedTuple):
+    """The pairs of ``n`` reports of ``s`` slots each, padding included."""
+
+    buckets: NDArray[np.bytes_]
+    """(n, s), 16 bytes each."""
+    values: NDArray[np.int64]
+    """(n, s), below 2^32."""
+    filtering_ids: NDArray[np.uint64]
+    """(n, s)."""
+
+
 @dataclass(frozen=True)
 class PayloadLayout:
-    """The layout of a client's payloads.
+    """The layout of a client's payloads. It reads many cleartexts of this layout at once.
 
     Args:
         slots: number of pairs, padding included (20, 100, ... up to 1,000).
@@ -97,6 +108,55 @@ class PayloadLayout:
     def length(self) -> int:
         """Length of the cleartext in bytes."""
         return len(self.padding)
+
+    @cached_property
+    def _fixed(self) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+        """A mask of the bytes outside numbers, and these bytes as words, padded to a multiple of 8."""
+        mask = np.full((1, self.length), 255, np.uint8)
+        for field in self._fields:
+            self._pairs(mask)[:, :, field] = 0
+        empty = np.frombuffer(self.padding, np.uint8)[None, :]
+        return mask, _masked(empty, mask)
+
+    @cached_property
+    def _body(self) -> slice:
+        """The span of the pairs: after the heads of map and list, before ``operation``."""
+        start = len(_HEAD) + len(_list_head(self.slots))
+        return slice(start, start + self.slots * self._pair_length)
+
+    @property
+    def _pair_length(self) -> int:
+        return _LEAST_PAIR if self.id_bytes is None else _LEAST_PAIR + 4 + self.id_bytes
+
+    def matches(self, rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """For each row of the matrix ``(n, length)``: whether all its fixed bytes are those of this layout."""
+        mask, fixed = self._fixed
+        same: NDArray[np.bool_] = (_masked(rows, mask) == fixed).all(axis=1)
+        return same
+
+    def read(self, rows: NDArray[np.uint8]) -> Slots:
+        """Read the pairs of rows that match."""
+        pairs = self._pairs(rows)
+        ids, values, buckets = (np.ascontiguousarray(pairs[:, :, field]) for field in self._fields)
+        wide = np.zeros((*ids.shape[:2], ID_BYTES), np.uint8)
+        if self.id_bytes:
+            wide[:, :, -self.id_bytes :] = ids
+        return Slots(
+            buckets.view(f"S{BUCKET_BYTES}")[:, :, 0],
+            values.view(">u4")[:, :, 0].astype(np.int64),
+            wide.view(">u8")[:, :, 0].astype(np.uint64),
+        )
+
+    def _pairs(self, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        return rows[:, self._body].reshape(len(rows), self.slots, self._pair_length)
+
+    @cached_property
+    def _fields(self) -> tuple[slice, slice, slice]:
+        """The positions of id, value and bucket in a pair."""
+        bucket = self._pair_length - BUCKET_BYTES
+        value = bucket - len(b"\x66bucket\x50") - VALUE_BYTES
+        identifier = value - len(b"\x65value\x44")
+        return slice(identifier - (self.id_bytes or 0), identifier), slice(value, value + 4), slice(bucket, None)
 
 
 def encode(contributions: Sequence[Contribution], layout: PayloadLayout) -> bytes:
@@ -130,17 +190,6 @@ def _string(number: int, size: int) -> bytes:
     return bytes([0x40 + size]) + number.to_bytes(size, "big")
 
 
-class Slots(NamedTuple):
-    """The pairs of ``n`` reports of ``s`` slots each, padding included."""
-
-    buckets: NDArray[np.bytes_]
-    """(n, s), 16 bytes each."""
-    values: NDArray[np.int64]
-    """(n, s), below 2^32."""
-    filtering_ids: NDArray[np.uint64]
-    """(n, s)."""
-
-
 def decode(cleartext: bytes) -> Cleartext:
     """Read a cleartext: buckets of 1 to 16 bytes, values of 1 to 4, ids of 1 to 8 or none, maps in any order.
 
@@ -149,10 +198,10 @@ def decode(cleartext: bytes) -> Cleartext:
     Raises:
         PayloadError: the cleartext has another form, or too many pairs.
     """
-    template = template_of(cleartext)
+    layout = layout_of(cleartext)
     matrix = np.frombuffer(cleartext, np.uint8)[None, :]
-    if template is not None and template.matches(matrix)[0]:
-        operation, (buckets, values, ids) = HISTOGRAM, template.read(matrix)
+    if layout is not None and layout.matches(matrix)[0]:
+        operation, (buckets, values, ids) = HISTOGRAM, layout.read(matrix)
     else:
         operation, (buckets, values, ids) = read_one(cleartext)
     numbers = [int.from_bytes(bucket, "big") for bucket in np.ascontiguousarray(buckets[0]).view("V16").tolist()]
@@ -229,62 +278,6 @@ def _padded(items: Sequence[bytes], size: int) -> bytes:
     return b"".join([item[1:].rjust(size, b"\0") for item in items])
 
 
-@dataclass(frozen=True)
-class PayloadTemplate:
-    """Reads many cleartexts of one layout at once."""
-
-    layout: PayloadLayout
-
-    @cached_property
-    def _fixed(self) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
-        """A mask of the bytes outside numbers, and these bytes as words, padded to a multiple of 8."""
-        mask = np.full((1, self.layout.length), 255, np.uint8)
-        for field in self._fields:
-            self._pairs(mask)[:, :, field] = 0
-        empty = np.frombuffer(self.layout.padding, np.uint8)[None, :]
-        return mask, _masked(empty, mask)
-
-    @cached_property
-    def _body(self) -> slice:
-        """The span of the pairs: after the heads of map and list, before ``operation``."""
-        start = len(_HEAD) + len(_list_head(self.layout.slots))
-        return slice(start, start + self.layout.slots * self._pair_length)
-
-    @property
-    def _pair_length(self) -> int:
-        return _LEAST_PAIR if self.layout.id_bytes is None else _LEAST_PAIR + 4 + self.layout.id_bytes
-
-    def matches(self, rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """For each row of the matrix ``(n, length)``: whether all its fixed bytes are those of this layout."""
-        mask, fixed = self._fixed
-        same: NDArray[np.bool_] = (_masked(rows, mask) == fixed).all(axis=1)
-        return same
-
-    def read(self, rows: NDArray[np.uint8]) -> Slots:
-        """Read the pairs of rows that match."""
-        pairs = self._pairs(rows)
-        ids, values, buckets = (np.ascontiguousarray(pairs[:, :, field]) for field in self._fields)
-        wide = np.zeros((*ids.shape[:2], ID_BYTES), np.uint8)
-        if self.layout.id_bytes:
-            wide[:, :, -self.layout.id_bytes :] = ids
-        return Slots(
-            buckets.view(f"S{BUCKET_BYTES}")[:, :, 0],
-            values.view(">u4")[:, :, 0].astype(np.int64),
-            wide.view(">u8")[:, :, 0].astype(np.uint64),
-        )
-
-    def _pairs(self, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        return rows[:, self._body].reshape(len(rows), self.layout.slots, self._pair_length)
-
-    @cached_property
-    def _fields(self) -> tuple[slice, slice, slice]:
-        """The positions of id, value and bucket in a pair."""
-        bucket = self._pair_length - BUCKET_BYTES
-        value = bucket - len(b"\x66bucket\x50") - VALUE_BYTES
-        identifier = value - len(b"\x65value\x44")
-        return slice(identifier - (self.layout.id_bytes or 0), identifier), slice(value, value + 4), slice(bucket, None)
-
-
 def _masked(rows: NDArray[np.uint8], mask: NDArray[np.uint8]) -> NDArray[np.uint64]:
     """The masked rows as words of 8 bytes, padded with zeros: numpy compares them much faster than bytes."""
     padded = np.zeros((len(rows), -(-rows.shape[1] // 8) * 8), np.uint8)
@@ -298,10 +291,10 @@ def _list_head(slots: int) -> bytes:
     return bytes([0x98, slots]) if slots < 256 else b"\x99" + slots.to_bytes(2, "big")
 
 
-def template_of(cleartext: bytes) -> PayloadTemplate | None:
-    """The template for the first bytes and the length of a cleartext; ``None`` if they fit no layout.
+def layout_of(cleartext: bytes) -> PayloadLayout | None:
+    """The layout with the first bytes and the length of a cleartext; ``None`` if they fit none.
 
-    ``PayloadTemplate.matches`` checks the other bytes.
+    ``PayloadLayout.matches`` checks the other bytes.
     """
     slots, list_head = _slots(cleartext[len(_HEAD) : len(_HEAD) + 3])
     pair = cleartext[len(_HEAD) + list_head :][:5]
@@ -313,13 +306,11 @@ def template_of(cleartext: bytes) -> PayloadTemplate | None:
         return None
     if not 0 < slots <= MOST_SLOTS:
         return None
-    template = _template(slots, id_bytes)
-    return template if template.layout.length == len(cleartext) else None
+    layout = _layout(slots, id_bytes)
+    return layout if layout.length == len(cleartext) else None
 
 
-@lru_cache(maxsize=64)
-def _template(slots: int, id_bytes: int | None) -> PayloadTemplate:
-    return PayloadTemplate(PayloadLayout(slots, id_bytes))
+_layout = lru_cache(maxsize=64)(PayloadLayout)
 
 
 def _slots(head: bytes) -> tuple[int, int]:

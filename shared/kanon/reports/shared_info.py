@@ -264,7 +264,7 @@ class Rules:
     without: frozenset[ReportSource] = frozenset()
 
     def take(self, source: ReportSource) -> bool:
-        """Whether reports with these clear fields are asked for. Anybody can send others, so those are no errors."""
+        """Whether reports with these clear fields count. Anybody can send others, so those are no errors."""
         of_origin = self.attribution_report_to in (None, source.reporting_origin)
         asked = self.destinations is None or source.attribution_destination in self.destinations
         timely = self.hours is None or source.hour in self.hours

@@ -10,7 +10,7 @@ import pytest
 from kanon.hpke import SUITE
 from kanon.reports import avro, payload, shared_info
 from kanon.reports.errors import ReportRefusedError
-from kanon.reports.payload import Contribution, decode, encode, open_sealed, template_of
+from kanon.reports.payload import Contribution, decode, encode, layout_of, open_sealed
 from tests.integration.reports.vectors import VECTORS, golden_key, goldens, needs_vectors
 
 pytestmark = needs_vectors
@@ -37,18 +37,18 @@ def test_a_payload_opens_to_its_cleartext_and_is_encoded_to_the_same_bytes(golde
         assert cleartext == golden.debug_cleartext
     report = decode(cleartext)
     assert report.operation == "histogram"
-    template = template_of(cleartext)
+    layout = layout_of(cleartext)
     real = [contribution for contribution in report.contributions if contribution.value]
-    assert encode(real, template.layout) == cleartext
-    assert encode(report.contributions, template.layout) == cleartext
+    assert encode(real, layout) == cleartext
+    assert encode(report.contributions, layout) == cleartext
 
 
 @pytest.mark.parametrize("golden", GOLDENS, ids=lambda golden: golden.name)
-def test_the_template_reads_what_cbor2_reads(golden):
-    template = template_of(golden.cleartext)
+def test_the_layout_reads_what_cbor2_reads(golden):
+    layout = layout_of(golden.cleartext)
     rows = np.frombuffer(golden.cleartext * 2, np.uint8).reshape(2, -1)
-    assert template.matches(rows).all()
-    slots = template.read(rows)
+    assert layout.matches(rows).all()
+    slots = layout.read(rows)
     for buckets, values, ids in zip(*slots, strict=True):
         read = [
             Contribution(int.from_bytes(key, "big"), int(value), int(number))
@@ -119,7 +119,7 @@ def test_a_cbor_file_is_read_and_encoded_to_the_same_bytes(name):
     cleartext = (VECTORS / f"cbor/{name}.cbor").read_bytes()
     contributions = [pair for pair in decode(cleartext).contributions if pair.value]
     assert contributions == CBOR[name]
-    assert encode(contributions, template_of(cleartext).layout) == cleartext
+    assert encode(contributions, layout_of(cleartext)) == cleartext
 
 
 @pytest.mark.parametrize(

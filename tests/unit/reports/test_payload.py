@@ -15,12 +15,11 @@ from kanon.reports.payload import (
     Contribution,
     PayloadError,
     PayloadLayout,
-    PayloadTemplate,
-    _template,
+    _layout,
     decode,
     encode,
+    layout_of,
     read_one,
-    template_of,
 )
 
 layouts = st.builds(
@@ -39,7 +38,7 @@ def reports(draw):
 
 def by_template(cleartext):
     """What the fast path reads; ``None`` if it leaves the report to ``read_one``."""
-    template = template_of(cleartext)
+    template = layout_of(cleartext)
     if template is None:
         return None
     rows = np.frombuffer(cleartext, np.uint8)[None, :]
@@ -130,7 +129,7 @@ def test_a_template_refuses_every_change_of_a_fixed_byte():
     for place in range(len(cleartext)):
         changed = bytearray(cleartext)
         changed[place] ^= 1
-        if PayloadTemplate(layout).matches(np.frombuffer(bytes(changed), np.uint8)[None, :])[0]:
+        if layout.matches(np.frombuffer(bytes(changed), np.uint8)[None, :])[0]:
             variable.add(place)
     assert len(variable) == 3 * (16 + 4 + 1)
 
@@ -237,10 +236,10 @@ def test_a_bomb_is_refused_without_work(bomb):
 
 def test_a_template_of_the_most_pairs_is_made_by_few_calls():
     """A sender may choose another layout for each report."""
-    _template.cache_clear()
+    _layout.cache_clear()
     cleartext = b"\xa2ddata\x99" + (999).to_bytes(2, "big") + b"\xa3bidA" + bytes(999 * 48)
     with noted_calls() as calls:
-        template_of(cleartext)
+        layout_of(cleartext)
     assert len(calls) < 50
 
 
@@ -273,7 +272,7 @@ def test_many_reports_of_several_layouts_are_distinguished():
     randomness = random.Random(5)
     rows = [encode([Contribution(randomness.getrandbits(128), 5)], PayloadLayout(20)) for _ in range(50)]
     rows[7] = rows[7][:100] + b"\xff" + rows[7][101:]
-    matches = PayloadTemplate(PayloadLayout(20)).matches(np.frombuffer(b"".join(rows), np.uint8).reshape(50, -1))
+    matches = PayloadLayout(20).matches(np.frombuffer(b"".join(rows), np.uint8).reshape(50, -1))
     assert matches.sum() in {49, 50}
     for row, match in zip(rows, matches, strict=True):
         assert (by_template(row) is not None) == match

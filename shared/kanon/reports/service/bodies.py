@@ -331,18 +331,12 @@ class PublicationBody(JobFields):
     output_data_blob_prefix: OptionalPrefix = Field(None, description="The name of the summary")
 
 
-JobInBody = Annotated[
-    dict[str, Any],
-    InBody(title=JobBody.__name__, description="A job", json_schema_extra=JobBody.model_json_schema()),
-]
-PublicationInBody = Annotated[
-    dict[str, Any],
-    InBody(
-        title=PublicationBody.__name__,
-        description="What to publish",
-        json_schema_extra=PublicationBody.model_json_schema(),
-    ),
-]
+def _described(model: type[JobFields], description: str) -> Any:
+    return InBody(title=model.__name__, description=description, json_schema_extra=model.model_json_schema())
+
+
+JobInBody = Annotated[dict[str, Any], _described(JobBody, "A job")]
+PublicationInBody = Annotated[dict[str, Any], _described(PublicationBody, "What to publish")]
 """For OpenAPI. A job is stored as it was sent, so the function itself calls :func:`read_request`."""
 
 
