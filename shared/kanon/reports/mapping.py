@@ -6,12 +6,12 @@ A report is decrypted if its clear fields were accepted. Its key and its size ar
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kanon.dynamo.batches import chunks
 from kanon.reports.avro import Report
 from kanon.reports.errors import Counter, ReportRefusedError
 from kanon.reports.histogram import EMPTY, KEY, Histogram
@@ -132,7 +132,7 @@ def map_reports(
         JobError: a report ends the job, or the sums are too large.
     """
     shard = _Shard(rules, selection, skip)
-    for batch in _batches(reports):
+    for batch in chunks(reports, BATCH):
         shard.add(batch)
     return shard.mapped()
 
@@ -249,12 +249,6 @@ class _Shard:
                 batch = batch.only(self.selection.keys)
             self.sums = Histogram.merged([self.sums, batch])
         self.keys, self.values, self.pairs = [], [], 0
-
-
-def _batches(reports: Iterable[Report]) -> Iterator[list[Report]]:
-    iterator = iter(reports)
-    while batch := list(islice(iterator, BATCH)):
-        yield batch
 
 
 def read_cleartexts(cleartexts: Sequence[bytes]) -> Iterator[tuple[NDArray[np.intp], Slots | Counter]]:

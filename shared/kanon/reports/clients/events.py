@@ -89,11 +89,11 @@ class Outputs:
         if not 0 <= number < self.count:
             raise IndexError("no output has this number")
         rows, left = [], self.max_reports
-        for d, datum in enumerate(self.data):
+        for datum, after in zip(self.data, self._from[1:], strict=True):
             row: list[int] = []
             for later in reversed(range(datum.windows)):
                 buckets, chosen = datum.buckets - sum(row), 0
-                while number >= (ways := self._ways(d, later, buckets - chosen, left - chosen)):
+                while number >= (ways := _fillings(later, buckets - chosen, left - chosen, after)):
                     number -= ways
                     chosen += 1
                 row.append(chosen)
@@ -119,13 +119,6 @@ class Outputs:
         mean = Fraction(first, self.count)
         return mean, Fraction(second, self.count) - mean**2
 
-    def _ways(self, d: int, windows: int, buckets: int, left: int) -> int:
-        """The number of ways to fill the last windows of datum ``d``, and all data after it.
-
-        The datum has ``buckets`` reports left, the source ``left``. There is no way for a negative rest.
-        """
-        return _fillings(windows, buckets, left, self._from[d + 1])
-
     @cached_property
     def _from(self) -> list[list[int]]:
         """``_from[d][left]``: the number of ways to fill the data from ``d`` on with at most ``left`` reports."""
@@ -139,7 +132,7 @@ class Outputs:
 def _fillings(windows: int, buckets: int, left: int, after: Sequence[int]) -> int:
     """The number of ways to fill windows with at most ``buckets`` reports, and what follows with the rest of ``left``.
 
-    ``after[n]`` is the number of ways to fill what follows with at most ``n`` reports.
+    ``after[n]`` is the number of ways to fill what follows with at most ``n`` reports. A negative rest has none.
     """
     return sum(_divisions(n, windows) * after[left - n] for n in range(min(buckets, left) + 1))
 

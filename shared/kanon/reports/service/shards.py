@@ -362,7 +362,9 @@ class Shards(Worker):
         stage = f"{PIECES}#{message.stage}#{message.shard:06}"
         recorded = self.jobs.recorded(message.job, stage)
         done = [work.mapped(recorded[number]) for number in sorted(recorded)]
-        reports = self._reports(request, plan.shards[message.shard])
+        place = self.bucket(request.input_bucket)
+        files = (BytesIO(place.read(one.key, one.etag)) for one in plan.shards[message.shard])
+        reports = chain.from_iterable(map(read_reports, files))
         left = [*islice(reports, (counted := sum(piece.reports for piece in done)), counted + 1)]
         while left or not done:
             seen = skip.union(*(piece.report_ids.view("V16").tolist() for piece in done))
@@ -373,11 +375,6 @@ class Shards(Worker):
                 if self.jobs.record(message.job, stage, len(done) - 1, name, self.clock()) != name or not has_time():
                     return None
         return Mapped.merged(done)
-
-    def _reports(self, request: JobRequest, objects: Sequence[Stored]) -> Iterator[Report]:
-        place = self.bucket(request.input_bucket)
-        for one in objects:
-            yield from read_reports(BytesIO(place.read(one.key, one.etag)))
 
 
 def _piece(reports: Iterable[Report]) -> Iterator[Report]:
