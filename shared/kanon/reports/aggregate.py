@@ -56,17 +56,7 @@ LOCAL = "local"
 
 @dataclass(frozen=True)
 class Job:
-    """A local job: inputs and parameters.
-
-    Args:
-        reports: files of reports, in order.
-        domain: files of declared keys, ``None`` in discovery.
-        parameters: what the job promises.
-        rules: which reports count.
-        filtering_ids: which contributions count.
-        error_threshold: the largest percentage of reports in error.
-        id: name of the job.
-    """
+    """A local job: inputs and parameters. ``domain`` is None in discovery; the error threshold is a percentage."""
 
     reports: tuple[Path, ...]
     domain: tuple[Path, ...] | None
@@ -430,11 +420,7 @@ def _debug(partition: Noised, seen: Histogram) -> Iterator[DebugFact]:
 
 
 def lines(file: Path, keys: Mapping[str, X25519PrivateKey] | None = None) -> Iterator[dict[str, Any]]:
-    """The rows of an Avro file as JSON objects; buckets are hexadecimal.
-
-    Args:
-        file: reports, a domain, a summary or a debug summary.
-        keys: private keys, to decrypt reports.
+    """The rows of an Avro file of any kind as JSON objects; buckets are hexadecimal. Private keys decrypt reports.
 
     Raises:
         JobError: the file cannot be read, or is of another kind.

@@ -149,14 +149,9 @@ class ReportMessage(BaseModel):
 def report_message(
     body: ReportBody, api: str, allows: Callable[[str], bool], is_key: Callable[[str], bool], now: float
 ) -> ReportMessage:
-    """Check the clear fields of a report, and make its message.
+    """Check the clear fields of a report at ``now`` (Unix s), and make its message.
 
-    Args:
-        body: the request body.
-        api: the only api of the request's path.
-        allows: whether reports of an origin are collected.
-        is_key: whether a public key of this id was ever published.
-        now: unix seconds.
+    The path takes one ``api``. ``allows`` decides on origins, ``is_key`` on the ids of keys that were ever published.
 
     Raises:
         RequestError: 400; the message says what to change.

@@ -235,11 +235,6 @@ class JobRequest:
     """A job as it was asked for.
 
     Attributes:
-        job: its id.
-        input_bucket: where the reports are.
-        input_prefixes: under which prefixes.
-        output_bucket: where the summary goes.
-        output_prefix: under which name.
         report_to: the only reporting origin, or None.
         reporting_site: the only site of reporting origins, or None.
         domain: the declared keys, None in the other modes.

@@ -118,15 +118,10 @@ class Selection:
 def map_reports(
     reports: Iterable[Report], rules: Rules, selection: Selection, skip: Collection[bytes] = frozenset()
 ) -> Mapped:
-    """Accept the reports of one shard and add up their contributions.
+    """Accept the reports of one shard, in order, and add up their contributions.
 
     Only *accepted*, decrypted reports make later ones duplicates: a forged copy cannot displace the real report.
-
-    Args:
-        reports: the shard, in order.
-        rules: which reports count.
-        selection: which contributions count.
-        skip: ids of reports that an earlier shard has accepted.
+    ``skip`` has the ids of reports that an earlier shard has accepted.
 
     Raises:
         JobError: a report ends the job, or the sums are too large.

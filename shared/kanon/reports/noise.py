@@ -260,17 +260,10 @@ def reduce_partition(
     randomness: Randomness,
     partition: int = 0,
 ) -> Noised:
-    """Merge the shards' sums of one partition and add noise.
+    """Merge the shards' sums of one partition and add noise. ``domain`` has its declared keys, None in discovery.
 
     With declared keys, all of them are released, also those without reports, and no others. In discovery a key without
     reports could never pass, since noise is at most the threshold.
-
-    Args:
-        sums: the partition's histogram of each shard.
-        domain: the partition's declared keys, ``None`` in discovery.
-        parameters: what the job promises.
-        randomness: the seed of the noise.
-        partition: number of the partition.
 
     Raises:
         JobError: the sums reach 2^62.

@@ -183,9 +183,7 @@ class Trigger:
 
     Attributes:
         time: when it happened, in milliseconds.
-        reporting_origin: the origin that collects the reports.
         destination: where it happened.
-        pieces: pieces of keys.
         amounts: what it adds, by the name of the source's key.
         event: its event-level part; None for none.
 
@@ -218,8 +216,6 @@ class Registered:
     """A source and its used budget.
 
     Attributes:
-        source: as it was registered.
-        events: its event-level state.
         used: value of its aggregatable reports.
         reports: its aggregatable reports with a value above 0.
     """

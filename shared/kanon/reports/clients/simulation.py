@@ -163,13 +163,7 @@ def _value(text: str | None) -> int:
 
 
 def reports_of(events: Iterable[Event], client: Windows | Attribution, reporting_origin: str) -> Iterator[ClientReport]:
-    """The reports that simulated clients make of a table, in its order.
-
-    Args:
-        events: in order of time.
-        client: the parameters of all clients.
-        reporting_origin: the origin that collects the reports.
-    """
+    """The reports that simulated clients with these parameters make of a table in order of time, in its order."""
     if isinstance(client, Windows):
         return contributions(client, ((e.client, e.time, e.key, e.value) for e in events))
     return from_attribution(events, client, reporting_origin, random_delay)
@@ -183,13 +177,9 @@ def random_delay() -> int:
 def from_attribution(
     events: Iterable[Event], parameters: Attribution, reporting_origin: str, delay: Callable[[], int]
 ) -> Iterator[ClientReport]:
-    """One report for every trigger (Privacy Sandbox paper, Algorithm 2).
+    """One report for every trigger of events in order of time (Privacy Sandbox paper, Algorithm 2).
 
-    Args:
-        events: in order of time.
-        parameters: the bound of a source.
-        reporting_origin: the origin that collects the reports.
-        delay: draws the delay of a report, in milliseconds.
+    ``delay`` draws the delay of a report, in milliseconds.
     """
     devices: dict[str, Sources] = {}
     for event in events:
@@ -259,12 +249,8 @@ def responses(
 ) -> list[Output]:
     """The randomised response of every source, in the order of the sources (Privacy Sandbox paper, Algorithm 4).
 
-    A trigger counts once for the newest source of its client and destination that has reports left, whatever its value.
-
-    Args:
-        events: in order of time.
-        reporting: what a source may report.
-        random_bits: source of randomness.
+    Events are in order of time. A trigger counts once for the newest source of its client and destination that has
+    reports left, whatever its value.
 
     Raises:
         EventsError: the key of a trigger is not a datum.

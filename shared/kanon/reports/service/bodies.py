@@ -64,13 +64,7 @@ LISTED_TYPE = "output_domain.type"
 
 
 class RequestRefusedError(RequestError):
-    """A request that cannot be a job. It is answered 400.
-
-    Args:
-        reason: from the aggregation service's list.
-        field: the invalid field.
-        message: what to change.
-    """
+    """A request that cannot be a job. It is answered 400, with a reason of the aggregation service's list."""
 
     def __init__(self, reason: RefusalReason, field: str, message: str) -> None:
         super().__init__(error_answer(400, f"{field}: {message}", Problem(field=field, reason=reason)))
@@ -344,12 +338,7 @@ _Fields = TypeVar("_Fields", bound=JobFields)
 
 
 def read_body(model: type[_Fields], body: Any, *, stored: bool = False) -> _Fields:
-    """Read a body.
-
-    Args:
-        model: of the body.
-        body: parsed JSON.
-        stored: whether it was accepted before. Earlier versions accepted unknown fields, which are ignored.
+    """Read a body. In a ``stored`` one, unknown fields are ignored: earlier versions accepted them.
 
     Raises:
         RequestRefusedError: with the first problem.
@@ -385,14 +374,7 @@ def _first(error: ValidationError) -> RequestRefusedError:
 def read_request(
     body: Any, delta_cap: Fraction, buckets: frozenset[str], epsilon_cap: Fraction, *, stored: bool = False
 ) -> JobRequest:
-    """Check a body of createJob.
-
-    Args:
-        body: parsed JSON.
-        delta_cap: the most delta of a job.
-        buckets: the buckets that jobs may name.
-        epsilon_cap: the most epsilon of a job.
-        stored: whether it was accepted before. Earlier versions accepted unknown fields, which are ignored.
+    """Check a body of createJob, which may name these buckets. For a ``stored`` one see :func:`read_body`.
 
     Raises:
         RequestRefusedError: with the first problem.

@@ -106,7 +106,6 @@ class KeyLists:
 
     Attributes:
         joins: the listed types, each with the gate's bound for one join.
-        newest: the newest list of a type.
         kept: keeps the keys of a type's list in the work folder of a job, and returns their name.
     """
 
@@ -153,11 +152,8 @@ class JobRoutes:
 
     Attributes:
         settings: which buckets jobs may name, and the caps.
-        jobs: provides the jobs.
         budgets: provides the budgets, which these routes only read.
-        bucket: a bucket by its name.
         wake: starts a job. Without it the job starts at the next sweep.
-        lists: provides the lists that the gate has published.
     """
 
     settings: Jobs

@@ -33,7 +33,6 @@ class FileSpending:
     """The commit of jobs of one directory. :class:`~kanon.reports.storage.budgets.Committing` has its contract.
 
     Attributes:
-        budgets: what jobs took.
         epoch: of the keys that the job's plan names.
         clock: unix seconds.
     """
@@ -114,14 +113,7 @@ class FileEpoch:
 
 @dataclass(frozen=True)
 class ReportsWorker:
-    """The worker of a directory.
-
-    Attributes:
-        file: jobs, budgets, arrivals and ring.
-        collected, work: the folders of reports and of intermediate results.
-        stages, shards: the work on jobs.
-        rotation: the rotation of keys.
-    """
+    """The worker of a directory: on its folders of reports and of intermediate results, its jobs, and its keys."""
 
     file: ReportsFile
     collected: FolderObjects

@@ -54,14 +54,7 @@ def new_epoch() -> str:
 
 @dataclass(frozen=True)
 class Epoch:
-    """The epoch of a deployment.
-
-    Attributes:
-        client: a DynamoDB client.
-        ring: the key ring.
-        budgets: the budgets.
-        jobs_table: the name of table ReportJobs.
-    """
+    """The epoch of a deployment: of its ring, its budgets and its table ReportJobs."""
 
     client: "DynamoDBClient"
     ring: KeyRing
@@ -152,21 +145,13 @@ MOST_STEPS = 300
 
 @dataclass(frozen=True)
 class Rotation(Generic[OfKeys]):
-    """Rotation with its tables and secrets.
-
-    Attributes:
-        epoch: the ring, and the budgets that its keys are issued for.
-        private: the private keys.
-    """
+    """Rotation with its tables and private keys."""
 
     epoch: OfKeys
     private: KeyPairs
 
     def run(self, now: float) -> StoredRing:
-        """Do all due steps.
-
-        Args:
-            now: unix seconds.
+        """Do all steps that are due at ``now`` (Unix s).
 
         Returns:
             The ring when nothing is due any more.

@@ -60,12 +60,7 @@ class Ring:
 
 @dataclass(frozen=True)
 class JobPlan:
-    """A plan as stages read it.
-
-    Attributes:
-        value: as JSON.
-        digest: SHA-256 of its canonical JSON, 32 bytes.
-    """
+    """A plan as stages read it: JSON, and the SHA-256 of its canonical form, 32 bytes."""
 
     value: Mapping[str, Any]
     digest: bytes
@@ -196,11 +191,7 @@ KEY_BYTES = 16
 
 
 def released_keys(digests: Iterable[bytes], values: int) -> NDArray[np.bytes_]:
-    """The keys of a list that the gate has released, a set: in ascending order, each once.
-
-    Args:
-        digests: SHA-256 of its values.
-        values: their number.
+    """The keys of a list that the gate has released, by the SHA-256 of its values: in ascending order, each once.
 
     Raises:
         JobError: it has more or fewer values.
@@ -235,10 +226,7 @@ class Worker:
     """A worker on jobs with its tables and buckets.
 
     Attributes:
-        jobs: the jobs.
-        work: the work bucket.
         bucket: a bucket of inputs and outputs by its name.
-        request: reads the stored request of a job.
         clock: unix seconds.
         ended: called with the return code if a run ends its job, and if its summary cannot be published.
     """

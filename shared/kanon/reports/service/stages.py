@@ -117,11 +117,8 @@ class Stages(Worker):
     """The stages with their tables, buckets and keys.
 
     Attributes:
-        budgets: what is left of them.
         committing: the commit, for an epoch of the budgets.
         ring: the keys that reports may be encrypted to.
-        noise_key: the key of the noise.
-        deployment: the name of the deployment.
         collected: the bucket of the collector, to which anybody may send.
         digests: SHA-256 of each value of a list, if the keys of jobs are not kept on receipt.
         threshold_name: what a user may raise if too many reports are in error.

@@ -73,12 +73,7 @@ class ReportBatch:
 
 
 def write(files: Sequence[File], put: Callable[[str, bytes], Any], seconds: float) -> dict[str, Future[Any]]:
-    """Write objects at the same time.
-
-    Args:
-        files: what to write.
-        put: writes one object.
-        seconds: how long to wait. A write that has not begun by then never begins.
+    """Write objects at the same time, each by ``put``. A write that has not begun after these seconds never begins.
 
     Returns:
         The outcome of each object by its name; a write that is not done has not succeeded.

@@ -325,9 +325,6 @@ class Committing:
     """A commit with its tables.
 
     Attributes:
-        client: a DynamoDB client.
-        jobs: the jobs.
-        budgets: the budgets.
         in_force: whether the budget table is now the one on which the job's keys were issued.
         clock: unix seconds.
     """

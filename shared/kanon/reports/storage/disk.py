@@ -52,9 +52,7 @@ COMMITS = counting("commits", f"UPDATE OF state ON jobs WHEN NEW.state = '{State
 class ReportsFile(Counted):
     """The jobs of a directory and what they took, the reports on their way to objects, and the ring of public keys.
 
-    Args:
-        directory: the directory.
-        accept_older: open it even if it was overwritten with an older one.
+    With ``accept_older`` it is opened even if it was overwritten with an older one.
     """
 
     OLDER = "budget could be spent twice", "it ends keys and unfinished jobs of reports"
@@ -181,12 +179,7 @@ class ReportsFile(Counted):
 
 @dataclass(frozen=True)
 class FileBudgets:
-    """What is left of the budgets of a directory.
-
-    Attributes:
-        file: has what jobs took.
-        cap: the budget of each hour.
-    """
+    """What is left of the budgets of a directory. The cap is that of each hour."""
 
     file: ReportsFile
     cap: Amount
@@ -382,11 +375,7 @@ def begin_again(file: ReportsFile, now: float) -> None:
     """End all keys and all jobs that have not committed: this file may lack what was taken since it was copied.
 
     No report of before can be opened any more, so none is charged twice. What was taken stays taken. The private keys
-    must be destroyed.
-
-    Args:
-        file: of the deployment that goes on.
-        now: unix seconds.
+    must be destroyed. ``now`` is in Unix seconds.
     """
     ring = FileRing(file)
     with file.changing():

@@ -177,12 +177,7 @@ class KnownKeys:
         self._read_at = float("-inf")
 
     def has(self, key_id: str, now: float) -> bool:
-        """Whether there was a key of this id.
-
-        Args:
-            key_id: its id.
-            now: unix seconds.
-        """
+        """Whether there was a key of this id, as is known at ``now`` (Unix s)."""
         if key_id not in self._ids and not 0 <= now - self._read_at < READ_EVERY:
             keys = self._ring.read()
             self._ids |= {key.id for key in keys.keys} if keys else set()

@@ -70,11 +70,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def read(self, key: str, etag: str | None = None) -> bytes:
-        """The bytes of an object.
-
-        Args:
-            key: its name.
-            etag: the etag that it must still have.
+        """The bytes of an object, which must still have the etag if one is given.
 
         Raises:
             JobError: it is missing, has changed, or may not be read.
@@ -226,15 +222,7 @@ def bucket_of(origin: str) -> str:
 
 
 def name_of(api: str, stored_at: float, bucket: str, scheduled: Iterable[int], body: bytes) -> str:
-    """The name of an object.
-
-    Args:
-        api: of its reports.
-        stored_at: unix seconds.
-        bucket: of their origins.
-        scheduled: their scheduled times, unix seconds.
-        body: its content.
-    """
+    """The name of an object of reports; ``stored_at`` and their ``scheduled`` times are Unix seconds."""
     hours = sorted(scheduled)
     span = f"{_hour(hours[0])}-{_hour(hours[-1])}"
     folder = datetime.fromtimestamp(stored_at, UTC).strftime("%Y/%m/%d/%H")

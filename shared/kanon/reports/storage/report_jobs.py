@@ -85,8 +85,6 @@ class JobRow:
     """A job as it is stored.
 
     Attributes:
-        job: its id.
-        state: its state.
         request: the body of createJob, as JSON.
         received_at: unix seconds.
         updated_at: unix seconds.
@@ -262,13 +260,9 @@ class ReportJobs(KeyedTable):
         return max([row.updated_at, *(int(item["ttl"]["N"]) - WORK_KEPT for item in items)])
 
     def move(self, row: JobRow, to: State, now: float, **values: Any) -> bool:
-        """Move a job from the state of ``row`` to another one and record values; False if it has left that state.
+        """Move a job from the state of ``row`` to another one; False if it has left that state. ``now`` in Unix s.
 
-        Args:
-            row: the job as it was read.
-            to: the next state.
-            now: unix seconds.
-            values: recorded as JSON; each name is recorded by one stage only.
+        Values are recorded as JSON. Each name is recorded by one stage only.
         """
         update = self._update_of(row.job, row.state, to, now, values)
         if to is not State.FINISHED:
