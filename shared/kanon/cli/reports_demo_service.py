@@ -365,7 +365,7 @@ def check_spent(
 
 def objects(service: RunningService, prefix: str) -> dict[str, bytes]:
     """The objects of the bucket of summaries under a prefix, by name."""
-    bucket = {"Bucket": service.summaries_bucket}
-    pages = service.s3.get_paginator("list_objects_v2").paginate(**bucket, Prefix=prefix)
-    names = [item["Key"] for page in pages for item in page.get("Contents", ())]
-    return {name: service.s3.get_object(**bucket, Key=name)["Body"].read() for name in names}
+    from kanon.reports.storage.objects import Objects
+
+    bucket = Objects(service.s3, service.summaries_bucket)
+    return {one.key: bucket.read(one.key) for one in bucket.listed(prefix, 1_000)}

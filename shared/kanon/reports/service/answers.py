@@ -248,16 +248,11 @@ class JobAnswer(BaseModel):
 
 def job_answer(row: JobRow, request: JobRequest, epsilon_cap: Fraction, delta_cap: Fraction) -> JobAnswer:
     """The answer of getJob."""
-    result = _result(row)
-    status: Literal["RECEIVED", "IN_PROGRESS", "FINISHED"] = "IN_PROGRESS"
-    if result is not None:
-        status = "FINISHED"
-    elif row.state is State.RECEIVED:
-        status = "RECEIVED"
+    result, begun = _result(row), row.state is not State.RECEIVED
     bucket, prefix = output_of(row, request)
     one = row.request.get("input_data_blob_prefix")
     return JobAnswer(
-        job_status=status,
+        job_status="FINISHED" if result is not None else "IN_PROGRESS" if begun else "RECEIVED",
         request_received_at=moment(row.received_at),
         request_processing_started_at=moment(row.values["started"]) if "started" in row.values else None,
         request_updated_at=moment(row.updated_at),
