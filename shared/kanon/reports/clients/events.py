@@ -38,31 +38,47 @@ MAX_WINDOWS = 5
 MAX_REPORTS = 20
 
 
-class Limits(NamedTuple):
-    """The limits of one trigger datum.
-
-    Attributes:
-        windows: number of report windows.
-        buckets: number of summary buckets, which is the most reports of this datum.
-    """
-
-    windows: int
-    buckets: int
+LAST_VALUE = 2**32 - 1
+"""The end of the last summary bucket, and the largest value of a trigger."""
 
 
 @dataclass(frozen=True)
-class Outputs:
-    """All outputs of a source.
+class DatumSpec:
+    """The reports that one trigger datum may cause.
 
     Attributes:
-        data: one entry for every trigger datum.
+        ends: ends of the report windows, in milliseconds after the registration, increasing. A window includes its end
+            and begins after the end of the previous one.
+        buckets: sums at which the first, second, ... report is made, increasing.
+    """
+
+    ends: tuple[int, ...]
+    buckets: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not _increasing((0, *self.ends)) or not self.ends:
+            raise ValueError("report windows must end one after the other, after the registration")
+        if not _increasing((0, *self.buckets)) or not self.buckets or self.buckets[-1] > LAST_VALUE:
+            raise ValueError("summary buckets must increase, from 1 to at most 4294967295")
+
+    def window_of(self, age: int) -> int | None:
+        """The report window of a trigger, by the source's age; None after all windows."""
+        return next((window for window, end in enumerate(self.ends) if age <= end), None)
+
+
+@dataclass(frozen=True)
+class EventSpec:
+    """The event-level reports that one source may have, and all its outputs.
+
+    Attributes:
+        data: windows and buckets of the trigger data 0, 1, ...
         max_reports: the most reports of the source.
 
     Raises:
         ValueError: more than 32 data, 5 windows or 20 reports, or a negative number.
     """
 
-    data: tuple[Limits, ...]
+    data: tuple[DatumSpec, ...]
     max_reports: int
 
     def __post_init__(self) -> None:
@@ -70,9 +86,9 @@ class Outputs:
             raise ValueError(f"a source has at most {MAX_DATA} trigger data")
         if not 0 <= self.max_reports <= MAX_REPORTS:
             raise ValueError(f"a source has at most {MAX_REPORTS} event-level reports")
-        if any(not 1 <= datum.windows <= MAX_WINDOWS for datum in self.data):
+        if any(len(datum.ends) > MAX_WINDOWS for datum in self.data):
             raise ValueError(f"a trigger datum has 1 to {MAX_WINDOWS} report windows")
-        if any(not 0 <= datum.buckets <= MAX_REPORTS for datum in self.data):
+        if any(len(datum.buckets) > MAX_REPORTS for datum in self.data):
             raise ValueError(f"a trigger datum has at most {MAX_REPORTS} summary buckets")
 
     @property
@@ -91,8 +107,8 @@ class Outputs:
         rows, left = [], self.max_reports
         for datum, after in zip(self.data, self._from[1:], strict=True):
             row: list[int] = []
-            for later in reversed(range(datum.windows)):
-                buckets, chosen = datum.buckets - sum(row), 0
+            for later in reversed(range(len(datum.ends))):
+                buckets, chosen = len(datum.buckets) - sum(row), 0
                 while number >= (ways := _fillings(later, buckets - chosen, left - chosen, after)):
                     number -= ways
                     chosen += 1
@@ -107,14 +123,14 @@ class Outputs:
         found = {datum: self._moments(datum) for datum in set(self.data)}
         return tuple(found[datum] for datum in self.data)
 
-    def _moments(self, datum: Limits) -> tuple[Fraction, Fraction]:
+    def _moments(self, datum: DatumSpec) -> tuple[Fraction, Fraction]:
         rest = list(self.data)
         rest.remove(datum)
-        others = Outputs(tuple(rest), self.max_reports)
+        others = EventSpec(tuple(rest), self.max_reports)
         first = second = 0
-        for j in range(1, min(datum.buckets, self.max_reports) + 1):
+        for j in range(1, min(len(datum.buckets), self.max_reports) + 1):
             for n in range(1, j + 1):  # n of the datum's j reports are in the window
-                weight = others._from[0][self.max_reports - j] * _divisions(j - n, datum.windows - 1)
+                weight = others._from[0][self.max_reports - j] * _divisions(j - n, len(datum.ends) - 1)
                 first, second = first + n * weight, second + n * n * weight
         mean = Fraction(first, self.count)
         return mean, Fraction(second, self.count) - mean**2
@@ -124,7 +140,8 @@ class Outputs:
         """``_from[d][left]``: the number of ways to fill the data from ``d`` on with at most ``left`` reports."""
         lefts = range(self.max_reports + 1)
         found = [[1 for _ in lefts]]
-        for windows, buckets in reversed(self.data):
+        for datum in reversed(self.data):
+            windows, buckets = len(datum.ends), len(datum.buckets)
             found.append([_fillings(windows, buckets, left, found[-1]) for left in lefts])
         return found[::-1]
 
@@ -175,7 +192,7 @@ class Response:
     probability of keeping the truth is rounded down to a multiple of 2^-256, and the uniform draw has no bias.
     """
 
-    outputs: Outputs
+    outputs: EventSpec
     epsilon: Fraction
 
     @cached_property
@@ -208,7 +225,7 @@ class Response:
         if self.threshold == 0:
             raise ValueError("with epsilon 0 the reports hold no information: no estimate is possible")
         return [
-            [self._estimate([output[d][w] for output in told], d) for w in range(datum.windows)]
+            [self._estimate([output[d][w] for output in told], d) for w in range(len(datum.ends))]
             for d, datum in enumerate(self.outputs.data)
         ]
 
@@ -260,59 +277,8 @@ def information_gain(states: int, epsilon: float) -> float:
     return math.log2(states) - entropy - wrong * math.log2(states - 1)
 
 
-LAST_VALUE = 2**32 - 1
-"""The end of the last summary bucket, and the largest value of a trigger."""
-
 EPSILON = Fraction(MAX_EPSILON)
 """The default epsilon of event-level reports (Chromium's value)."""
-
-
-@dataclass(frozen=True)
-class DatumSpec:
-    """The reports that one trigger datum may cause.
-
-    Attributes:
-        ends: ends of the report windows, in milliseconds after the registration, increasing. A window includes its end
-            and begins after the end of the previous one.
-        buckets: sums at which the first, second, ... report is made, increasing.
-    """
-
-    ends: tuple[int, ...]
-    buckets: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        if not _increasing((0, *self.ends)) or not self.ends:
-            raise ValueError("report windows must end one after the other, after the registration")
-        if not _increasing((0, *self.buckets)) or not self.buckets or self.buckets[-1] > LAST_VALUE:
-            raise ValueError("summary buckets must increase, from 1 to at most 4294967295")
-
-    def window_of(self, age: int) -> int | None:
-        """The report window of a trigger, by the source's age; None after all windows."""
-        return next((window for window, end in enumerate(self.ends) if age <= end), None)
-
-
-@dataclass(frozen=True)
-class EventSpec:
-    """The event-level reports that one source may have.
-
-    Attributes:
-        data: windows and buckets of the trigger data 0, 1, ...
-        max_reports: the most reports of the source.
-
-    Raises:
-        ValueError: there are more than 32 data, 5 windows or 20 reports.
-    """
-
-    data: tuple[DatumSpec, ...]
-    max_reports: int
-
-    def __post_init__(self) -> None:
-        _ = self.outputs  # within the limits
-
-    @cached_property
-    def outputs(self) -> Outputs:
-        """The set of all possible outputs."""
-        return Outputs(tuple(Limits(len(own.ends), len(own.buckets)) for own in self.data), self.max_reports)
 
 
 @dataclass(frozen=True)
@@ -361,7 +327,7 @@ def register(spec: EventSpec, epsilon: Fraction = EPSILON, random_bits: RandomBi
     Privacy guarantee: the reports of the source are epsilon-DP for its triggers (Privacy Sandbox paper, Theorem 5.1).
     """
     nothing = tuple((0,) * len(own.ends) for own in spec.data)
-    replaced = Response(spec.outputs, epsilon).decide(random_bits)
+    replaced = Response(spec, epsilon).decide(random_bits)
     return Events(spec, replaced, nothing, (0,) * len(spec.data))
 
 

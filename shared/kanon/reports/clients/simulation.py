@@ -241,7 +241,7 @@ class ResponseParameters:
     @property
     def response(self) -> Response:
         """The randomised response of one source."""
-        return Response(self.spec.outputs, self.epsilon)
+        return Response(self.spec, self.epsilon)
 
 
 def responses(

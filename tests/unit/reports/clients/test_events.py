@@ -18,7 +18,6 @@ from kanon.reports.clients.events import (
     EventSpec,
     EventTrigger,
     Output,
-    Outputs,
     record,
     register,
 )
@@ -62,8 +61,8 @@ def reports_of(spec: EventSpec, output: Output) -> list[EventReport]:
     return sorted(found, key=lambda report: (report.age, report.trigger_data, report.bucket))
 
 
-def number_of(outputs: Outputs, output: Output) -> int:
-    """The number of an output, as the inverse of ``Outputs.unrank``."""
+def number_of(outputs: EventSpec, output: Output) -> int:
+    """The number of an output, as the inverse of ``EventSpec.unrank``."""
     number = bisect_left(range(outputs.count), output, key=outputs.unrank)
     assert outputs.unrank(number) == output
     return number
@@ -82,14 +81,14 @@ def keep(bits):
 
 
 def replace_by(spec, output):
-    number = number_of(spec.outputs, output)
+    number = number_of(spec, output)
     return lambda bits: (1 << 256) - 1 if bits == 256 else number
 
 
 def test_the_papers_example_counts_reports_by_datum_and_window():
     events = after(PAPER, (10, 0), (20, 1), (150, 0), (160, 1))
 
-    assert PAPER.outputs.count == 27
+    assert PAPER.count == 27
     assert events.truth == ((1, 1), (1, 0))
     assert reports(events, 0, 100) == [EventReport(0, (1, 1), 100), EventReport(1, (1, 1), 100)]
     assert reports(events, 100, 200) == [EventReport(0, (2, 2**32 - 1), 200)]
@@ -165,7 +164,7 @@ def test_a_source_keeps_its_truth_at_the_rate_of_its_epsilon(epsilon):
         return stored.events.replaced
 
     assert replaced(first_replaced - 1) is None
-    assert replaced(first_replaced) == PAPER.outputs.unrank(3)
+    assert replaced(first_replaced) == PAPER.unrank(3)
 
 
 def test_a_source_without_triggers_reports_its_drawn_output():
@@ -189,7 +188,7 @@ def test_every_output_including_the_true_one_may_replace_the_truth():
     scripts = [lambda bits, n=n: n if bits == 5 else 2**256 - 1 for n in range(27)]
     drawn = {register(PAPER, random_bits=script).replaced for script in scripts}
 
-    assert drawn == {PAPER.outputs.unrank(n) for n in range(27)}
+    assert drawn == {PAPER.unrank(n) for n in range(27)}
 
 
 def source(time, campaign=SHOP, spec=PAPER):
@@ -221,7 +220,7 @@ def test_attribution_and_reports_equal_algorithm_9(windows, most, history, repla
     specification = [(d, ends, buckets) for d, (ends, buckets) in enumerate(windows)]
     spec = EventSpec(tuple(DatumSpec(tuple(e), tuple(b)) for _, e, b in specification), most)
     paper = Attribution()
-    member = spec.outputs.unrank(seed % spec.outputs.count)
+    member = spec.unrank(seed % spec.count)
     steps, device, told, time = [], (), [], 0
     for wait, what, campaign, datum, value in history:
         time += wait
@@ -264,4 +263,4 @@ def test_the_truth_is_an_output_and_sent_reports_never_change(windows, most, his
         told = reports(events, -1, age - 1)
         events = record(events, EventTrigger(data, value), age)
         assert reports(events, -1, age - 1) == told
-        assert spec.outputs.unrank(number_of(spec.outputs, events.truth)) == events.truth
+        assert spec.unrank(number_of(spec, events.truth)) == events.truth

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from kanon.noise.exact import exp_bounds
 from kanon.reports.clients.events import (
     WORD,
-    Limits,
-    Outputs,
+    DatumSpec,
+    EventSpec,
     Response,
     information_gain,
     keep_threshold,
@@ -24,9 +24,16 @@ from kanon.reports.clients.events import (
 )
 
 VECTORS = Path(__file__).resolve().parents[5] / "shared" / "vectors" / "reports" / "event" / "privacy.json"
-PAPER = Outputs((Limits(2, 2),) * 2, 3)
-EVENT = Outputs((Limits(1, 1),) * 2, 1)
-UNEVEN = Outputs((Limits(1, 2), Limits(3, 1)), 2)
+
+
+def limits(windows, buckets):
+    """A datum with so many windows and buckets."""
+    return DatumSpec(tuple(range(1, windows + 1)), tuple(range(1, buckets + 1)))
+
+
+PAPER = EventSpec((limits(2, 2),) * 2, 3)
+EVENT = EventSpec((limits(1, 1),) * 2, 1)
+UNEVEN = EventSpec((limits(1, 2), limits(3, 1)), 2)
 EPSILONS = [Fraction(1, 10), Fraction(1), Fraction(14)]
 
 
@@ -42,21 +49,21 @@ def number(text):
 
 def enumerated(data, max_reports):
     """All matrices, found by trying every one: the definition and nothing else."""
-    cells = [datum.buckets for datum in data for _ in range(datum.windows)]
+    cells = [len(datum.buckets) for datum in data for _ in range(len(datum.ends))]
     found = []
     for flat in product(*(range(most + 1) for most in cells)):
         rows, at = [], 0
         for datum in data:
-            rows.append(flat[at : at + datum.windows])
-            at += datum.windows
-        if sum(flat) <= max_reports and all(sum(r) <= d.buckets for r, d in zip(rows, data, strict=True)):
+            rows.append(flat[at : at + len(datum.ends)])
+            at += len(datum.ends)
+        if sum(flat) <= max_reports and all(sum(r) <= len(d.buckets) for r, d in zip(rows, data, strict=True)):
             found.append(tuple(rows))
     return found
 
 
 small = st.builds(
-    Outputs,
-    st.lists(st.builds(Limits, st.integers(1, 3), st.integers(0, 3)), max_size=2).map(tuple),
+    EventSpec,
+    st.lists(st.builds(limits, st.integers(1, 3), st.integers(1, 3)), max_size=2).map(tuple),
     st.integers(0, 4),
 )
 
@@ -77,7 +84,7 @@ def test_mean_and_variance_equal_those_of_the_listed_outputs(outputs):
     members = enumerated(outputs.data, outputs.max_reports)
 
     for d, datum in enumerate(outputs.data):
-        for w in range(datum.windows):
+        for w in range(len(datum.ends)):
             mean, variance = outputs.moments[d]
             assert mean * len(members) == sum(member[d][w] for member in members)
             assert variance * len(members) == sum((member[d][w] - mean) ** 2 for member in members)
@@ -89,17 +96,17 @@ def test_mean_and_variance_equal_those_of_the_listed_outputs(outputs):
     ids=["navigation", "the paper's example", "event"],
 )
 def test_the_known_examples_have_their_numbers_of_outputs(data, windows, buckets, reports, count):
-    assert Outputs((Limits(windows, buckets),) * data, reports).count == count
+    assert EventSpec((limits(windows, buckets),) * data, reports).count == count
 
 
 def test_the_published_numbers_of_outputs_are_reproduced():
     for case in published("states"):
-        data = (Limits(case["windows"], case["buckets"]),) * case["data"]
-        assert Outputs(data, case["reports"]).count == case["states"], case["what"]
+        data = (limits(case["windows"], case["buckets"]),) * case["data"]
+        assert EventSpec(data, case["reports"]).count == case["states"], case["what"]
 
 
 def test_each_trigger_datum_may_have_its_windows_and_buckets():
-    outputs = Outputs((Limits(1, 2), Limits(1, 2), Limits(1, 2), Limits(2, 2)), 2)
+    outputs = EventSpec((limits(1, 2), limits(1, 2), limits(1, 2), limits(2, 2)), 2)
 
     members = [outputs.unrank(number) for number in range(21)]
     assert outputs.count == 21
@@ -107,7 +114,7 @@ def test_each_trigger_datum_may_have_its_windows_and_buckets():
 
 
 def test_the_largest_source_is_counted_and_numbered_without_listing():
-    outputs = Outputs((Limits(5, 20),) * 32, 20)
+    outputs = EventSpec((limits(5, 20),) * 32, 20)
     before = process_time()
     last = outputs.unrank(outputs.count - 1)
 
@@ -119,15 +126,15 @@ def test_the_largest_source_is_counted_and_numbered_without_listing():
 @pytest.mark.parametrize("number", [-1, 27])
 def test_a_number_without_an_output_is_refused(number):
     with pytest.raises(IndexError, match="no output"):
-        Outputs((Limits(2, 2),) * 2, 3).unrank(number)
+        EventSpec((limits(2, 2),) * 2, 3).unrank(number)
 
 
 @pytest.mark.parametrize(
-    ("data", "reports"), [((Limits(1, 1),) * 33, 1), ((), 21), ((), -1), ((Limits(6, 1),), 1), ((Limits(1, 21),), 1)]
+    ("data", "reports"), [((limits(1, 1),) * 33, 1), ((), 21), ((), -1), ((limits(6, 1),), 1), ((limits(1, 21),), 1)]
 )
 def test_a_source_beyond_the_limits_is_refused(data, reports):
     with pytest.raises(ValueError, match=r"at most|1 to 5"):
-        Outputs(data, reports)
+        EventSpec(data, reports)
 
 
 # --- randomised response over them ---
@@ -207,7 +214,7 @@ def test_every_output_lies_within_the_bounds_of_the_theorem(epsilon):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1, 2924])
 def test_the_law_of_a_default_click_is_exact_over_its_2925_outputs(number):
-    click = Response(Outputs((Limits(3, 3),) * 8, 3), Fraction(14))
+    click = Response(EventSpec((limits(3, 3),) * 8, 3), Fraction(14))
     truth = click.outputs.unrank(number)
     found = law(click, truth)
     low, high = exp_bounds(Fraction(14), 600)
@@ -267,10 +274,10 @@ def test_estimates_and_their_variances_have_no_bias_for_any_truths_of_two_source
 
 
 def test_a_standard_error_is_the_root_of_a_variance_and_0_without_noise():
-    sure = Response(Outputs((Limits(1, 1),), 0), Fraction(1)).estimates([((0,),)] * 3)
+    sure = Response(EventSpec((limits(1, 1),), 0), Fraction(1)).estimates([((0,),)] * 3)
 
     assert [(one.reports, one.standard_error) for row in sure for one in row] == [(0, 0.0)]
-    ((one,),) = Response(Outputs((Limits(1, 1),), 1), Fraction(1)).estimates([((1,),), ((0,),)])
+    ((one,),) = Response(EventSpec((limits(1, 1),), 1), Fraction(1)).estimates([((1,),), ((0,),)])
     assert one.standard_error == pytest.approx(float(one.variance) ** 0.5)
 
 
@@ -289,7 +296,7 @@ def test_the_published_information_gains_are_reproduced():
         assert abs(information_gain(case["states"], number(case["epsilon"])) - case["bits"]) < 2e-14
 
 
-@pytest.mark.parametrize(("outputs", "rate"), [(EVENT, 2.5e-06), (Outputs((Limits(3, 3),) * 8, 3), 0.0024263)])
+@pytest.mark.parametrize(("outputs", "rate"), [(EVENT, 2.5e-06), (EventSpec((limits(3, 3),) * 8, 3), 0.0024263)])
 def test_the_rates_of_browsers_are_reproduced(outputs, rate):
     assert round(replace_probability(outputs.count, 14), 7) == rate
     assert float(1 - Response(outputs, Fraction(14)).keep) == pytest.approx(rate, rel=0.03)

@@ -210,7 +210,7 @@ def responses_of(tmp_path, bits, text=EVENTS, reporting=REPORTING):
 def test_every_source_has_one_response_which_is_its_truth_or_a_drawn_output(tmp_path):
     assert responses_of(tmp_path, lambda bits: 0) == [((0, 0), (2, 0)), ((1, 0), (0, 0))]
     drawn = responses_of(tmp_path, lambda bits: (1 << 256) - 1 if bits == 256 else 7)
-    assert drawn == [REPORTING.spec.outputs.unrank(7)] * 2
+    assert drawn == [REPORTING.spec.unrank(7)] * 2
     alone = EVENTS.splitlines()[0] + f"\n1,c,source,{SHOP},0\n"
     assert len(responses_of(tmp_path, lambda bits: 0, alone)) == 1, "a source without triggers responds too"
 

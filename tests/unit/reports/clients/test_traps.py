@@ -40,20 +40,20 @@ class Bits:
 def one_draw_fixes_all_windows(folder):
     for number in range(27):
         source = events.register(SPEC, random_bits=Bits(number, *range(27)))
-        assert [source.told, source.told] == [SPEC.outputs.unrank(number)] * 2
+        assert [source.told, source.told] == [SPEC.unrank(number)] * 2
 
 
 def plant_a_draw_for_every_window(patch):
     def drawn_again(self):
-        return events.Response(self.spec.outputs, events.EPSILON).decide(self.bits)
+        return events.Response(self.spec, events.EPSILON).decide(self.bits)
 
     patch.setattr(events.Events, "bits", Bits(*range(1, 55)), raising=False)
     patch.setattr(events.Events, "told", property(drawn_again))
 
 
 def every_output_may_be_drawn_the_truth_too(folder):
-    drawn = [events.Response(SPEC.outputs, events.EPSILON).decide(Bits(number)) for number in range(27)]
-    assert drawn == [SPEC.outputs.unrank(number) for number in range(27)]
+    drawn = [events.Response(SPEC, events.EPSILON).decide(Bits(number)) for number in range(27)]
+    assert drawn == [SPEC.unrank(number) for number in range(27)]
 
 
 def plant_the_truth_left_out(patch):
@@ -68,7 +68,7 @@ def a_silent_source_tells_what_was_drawn(folder):
     source = Source(0, ORIGIN, frozenset({SHOP}), events=SPEC)
     for number in range(27):
         device = devices.add_source(Attribution(), (), source, Bits(number))
-        assert device[0].events.told == SPEC.outputs.unrank(number)
+        assert device[0].events.told == SPEC.unrank(number)
 
 
 def plant_silent_sources_forgotten(patch):
