@@ -95,23 +95,19 @@ class ListOf(Protocol):
     def run(self) -> str: ...  # noqa: D102
 
 
-def left_to_the_plan(*_: object) -> str:
-    """Keep no keys: the plan reads the list."""
-    return ""
-
-
 @dataclass(frozen=True)
 class KeyLists:
     """The published lists of a deployment as keys of jobs.
 
     Attributes:
         joins: the listed types, each with the gate's bound for one join.
-        kept: keeps the keys of a type's list in the work folder of a job, and returns their name.
+        kept: keeps the keys of a type's list in the work folder of a job, and returns their name; "" for a list that
+            the plan reads.
     """
 
     joins: Mapping[str, Bound]
     newest: Callable[[str], ListOf | None]
-    kept: Callable[[str, str, ListOf], str] = left_to_the_plan
+    kept: Callable[[str, str, ListOf], str] = lambda *_: ""
 
     def check(self, type_name: str) -> ListOf:
         """The newest list of a type, which must have values.

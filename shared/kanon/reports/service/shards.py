@@ -217,10 +217,6 @@ COUNTED = {"SUCCESS": "JobsFinished", "SUCCESS_WITH_ERRORS": "JobsFinished", UNP
 NOTHING_SPENT = "Nothing was spent."
 
 
-def untold(_: object) -> None:
-    """Tell nobody."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Worker:
     """A worker on jobs with its tables and buckets.
@@ -236,7 +232,7 @@ class Worker:
     bucket: Bucket
     request: Callable[[JobRow], JobRequest]
     clock: Callable[[], float]
-    ended: Callable[[str], None] = untold
+    ended: Callable[[str], None] = lambda _: None
 
     def work_of(self, row: JobRow) -> WorkFolder:
         """The folder of a job in the work bucket."""

@@ -34,7 +34,6 @@ from kanon.reports.service.shards import (
     Worker,
     inputs_of,
     released_keys,
-    untold,
     write_plan,
 )
 from kanon.reports.shared_info import ReportSource, Unit, moment, units
@@ -84,11 +83,6 @@ def summary_of(noised: Noised) -> bytes:
     return file.getvalue()
 
 
-def no_digests(_: ReleasedKeys) -> tuple[bytes, ...]:
-    """No value, so no list is read as it was."""
-    return ()
-
-
 def check_errors(errors: Tally[Counter], reports: int, most: Fraction | None, option: str) -> None:
     """Check the share of the reports that are in error.
 
@@ -130,14 +124,14 @@ class Stages(Worker):
     noise_key: NoiseKey
     deployment: str
     collected: str
-    digests: Callable[[ReleasedKeys], Iterable[bytes]] = no_digests
+    digests: Callable[[ReleasedKeys], Iterable[bytes]] = lambda _: ()
     threshold_name: str = "report_error_threshold_percentage"
 
     def run(
         self,
         message: StageMessage,
         has_time: Callable[[], bool] = lambda: True,
-        begins: Callable[[State], None] = untold,
+        begins: Callable[[State], None] = lambda _: None,
     ) -> list[Message]:
         """Take a job as far as it goes.
 
