@@ -16,7 +16,7 @@ from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.aws.control import Place
 from kanon.gate.storage.aws.step_log import Row
 from kanon.gate.storage.aws.true_objects import step_of
-from kanon.gate.true_sets import PREFIX
+from kanon.gate.true_sets import ENTRY_BYTES, HEADER_BYTES, KEY_BYTES, PREFIX
 from tests.integration.gate.tables import Running, fresh
 from tests.integration.gate.test_evaluation import NAMES, PERIOD, START, TYPES, Scenario, closing
 
@@ -76,7 +76,8 @@ class Listing(Scenario):
         if row.shown is None:
             return set()
         sets = self.tables.parts(Place(0, 0)).true_sets(row.shown)
-        keys = [sets._key(n) for n in range(sets.count)]
+        starts = (HEADER_BYTES + n * ENTRY_BYTES for n in range(sets.count))
+        keys = [sets.content[start : start + KEY_BYTES] for start in starts]
         assert keys == sorted(set(keys)), "a set is there twice"
         return {name for name in self.type_of if sets.crossings(name)}
 
