@@ -1,7 +1,7 @@
 """A single join on one machine relative to a bare insert that is as durable, by the clock: both wait for the disk.
 
-The design (segments.md) asks for at most 1.5. A join adds two HMACs and a thread that writes; of joins that arrive at
-one time it stores all that wait with one wait for the disk.
+The design (segments.md) asks for at most 1.5. A join adds two HMACs; of joins that arrive at one time, one
+stores all that wait, with one wait for the disk.
 """
 
 from __future__ import annotations

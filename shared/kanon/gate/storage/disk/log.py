@@ -3,15 +3,16 @@
 A row is the set key, the token and the number of the type. The rows are kept in the order of their keys: so the file
 does not show in which order joins arrived, or which came in one request; and a join that is repeated changes nothing.
 
-One thread writes. It commits all joins that wait, at once, and then answers all of them: a join that was answered
-survives a loss of power. A step is closed for good before it is evaluated, so no join can come too late for it.
+One thread writes at a time. It commits all joins that wait, at once, those of other threads too; then all of them are
+answered: a join that was answered survives a loss of power. A step is closed for good before it is evaluated, so no
+join can come too late for it.
 """
 
-import queue
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,7 +28,7 @@ from kanon.gate.storage.aws.step_log import TOKEN_BYTES, Row
 ONE_SLOT = Layouts((Layout(1, 0),))
 """On one machine there is one slot. Its parts are as many as its states need."""
 SUFFIX = ".db"
-JOINS_A_COMMIT = 10_000
+GROUPS_A_COMMIT = 10_000
 MOST_WAITING = 100_000
 """More joins than this are not accepted until some are stored: the clients try again."""
 SCHEMA = "CREATE TABLE IF NOT EXISTS joins (entry BLOB PRIMARY KEY) WITHOUT ROWID"
@@ -35,7 +36,14 @@ SEALED = "CREATE TABLE IF NOT EXISTS sealed (set_key BLOB PRIMARY KEY, value BLO
 """Only the file of a step with joins of a listed type has it."""
 
 Read = TypeVar("Read")
-_Waiting = tuple[Sequence[Row], "Future[bool]"]
+
+
+@dataclass(slots=True)
+class _Group:
+    """Rows that wait. ``stored``: whether they are stored; None while they wait."""
+
+    rows: Sequence[Row]
+    stored: bool | None = None
 
 
 def entry_of(set_key: bytes, token: int, type_number: int) -> bytes:
@@ -56,13 +64,14 @@ class DiskLog:
 
     def __init__(self, directory: Path, numbers: Mapping[str, int], closed_through: int | None) -> None:
         self._directory, self._numbers, self._closed_through = directory, numbers, closed_through
-        self._waiting: queue.Queue[_Waiting | None] = queue.Queue()
+        self._waiting: list[_Group] = []
         self._count = 0
+        self._queue = threading.Lock()
+        """For what waits. Who has both locks takes ``_lock`` first."""
         self._lock = threading.Lock()
+        """For the files: held while joins are stored."""
         self._files: dict[int, sqlite3.Connection] = {}
         directory.mkdir(exist_ok=True)
-        self._writer = threading.Thread(target=self._write_all, name="log", daemon=True)
-        self._writer.start()
 
     # Writing
 
@@ -72,50 +81,50 @@ class DiskLog:
         Raises:
             ThrottledError: it is not stored: its step is closed, or too many joins wait, or the disk is full.
         """
-        if not self._put([row]).result():
+        if self.put_groups([[row]]) != [True]:
             raise ThrottledError("the log did not store the join")
 
     def put_groups(self, groups: Sequence[Sequence[Row]]) -> list[bool]:
         """Put groups of rows. Returns for each group whether it is stored."""
-        return [stored.result() for stored in [self._put(group) for group in groups]]
+        own = [self._queued(group) for group in groups]
+        with self._lock:  # whoever is first stores what the others wait for
+            while any(group.stored is None for group in own):
+                self._write(self._taken())
+        return [bool(group.stored) for group in own]
 
-    def _put(self, rows: Sequence[Row]) -> "Future[bool]":
+    def _queued(self, rows: Sequence[Row]) -> _Group:
         for row in rows:
             check_set_key(row.set_key)
-        stored: Future[bool] = Future()
-        with self._lock:
+        with self._queue:
             if self._count + len(rows) > MOST_WAITING:
-                stored.set_result(False)
-                return stored
+                return _Group(rows, stored=False)
+            group = _Group(rows)
+            self._waiting.append(group)
             self._count += len(rows)
-        self._waiting.put((rows, stored))
-        return stored
+            return group
 
-    def _write_all(self) -> None:
-        while (first := self._waiting.get()) is not None:
-            waiting = [first]
-            while len(waiting) < JOINS_A_COMMIT and not self._waiting.empty():
-                following = self._waiting.get()
-                if following is None:
-                    self._waiting.put(None)
-                    break
-                waiting.append(following)
-            self._write(waiting)
+    def _taken(self) -> list[_Group]:
+        with self._queue:
+            taken, self._waiting = self._waiting[:GROUPS_A_COMMIT], self._waiting[GROUPS_A_COMMIT:]
+            self._count -= sum(len(group.rows) for group in taken)
+            return taken
 
-    def _write(self, waiting: Sequence[_Waiting]) -> None:
-        """Store what waits, a transaction for each step, and answer."""
-        with self._lock:
-            self._count -= sum(len(rows) for rows, _ in waiting)
-            stored = {step: self._store(step, waiting) for step in {row.step for rows, _ in waiting for row in rows}}
-        for rows, answer in waiting:
-            answer.set_result(all(stored[row.step] for row in rows))
+    def _write(self, groups: Sequence[_Group]) -> None:
+        """Store groups, a transaction for each step. Whatever happens, none of them waits any more."""
+        stored: dict[int, bool] = {}
+        try:
+            for step in {row.step for group in groups for row in group.rows}:
+                stored[step] = self._store(step, [row for group in groups for row in group.rows if row.step == step])
+        finally:
+            for group in groups:
+                group.stored = all(stored.get(row.step, False) for row in group.rows)
 
-    def _store(self, step: int, waiting: Sequence[_Waiting]) -> bool:
+    def _store(self, step: int, rows: Sequence[Row]) -> bool:
         if self._closed_through is not None and step <= self._closed_through:
             return False
-        own = [row for rows, _ in waiting for row in rows if row.step == step]
+        sealed = {row.set_key: row.sealed for row in reversed(rows) if row.sealed}
         try:
-            self._insert(step, map(self._entry, own), {row.set_key: row.sealed for row in reversed(own) if row.sealed})
+            self._insert(step, map(self._entry, rows), sealed)
         except sqlite3.Error:  # for example a full disk; the client tries again
             return False
         return True
@@ -228,13 +237,8 @@ class DiskLog:
             self._read(step, replaced)
 
     def stop(self) -> None:
-        """Store what waits, and stop."""
-        self._waiting.put(None)
-        self._writer.join()
-        with self._lock:
-            for database in self._files.values():
-                database.close()
-            self._files.clear()
+        """Accept no join any more, and close all files."""
+        self.close_through(sys.maxsize)
 
     def _path(self, step: int) -> Path:
         return self._directory / f"{step}{SUFFIX}"
