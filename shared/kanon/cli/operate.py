@@ -170,12 +170,15 @@ def repair(stack: "RunningStack", yes: Yes = False) -> None:
         return
     for place, damage in found.items():
         typer.echo(f"slot {place.slot}: {damage} cannot be read")
-    typer.echo(
-        "First try `kanon operate replay`: it loses nothing. If a newer version was ever deployed here, deploy it"
-        " again: it can read them. Otherwise their sets are emptied: for one window their counts are too low."
-        " Statuses stay. Recovery can no longer start from earlier states of these slots."
-    )
-    ask("Empty them?", yes)
+    if any(damage.unreadable for damage in found.values()):
+        typer.echo(
+            "First try `kanon operate replay`: it loses nothing. If a newer version was ever deployed here, deploy it"
+            " again: it can read them. Otherwise the sets of parts are emptied: for one window their counts are too"
+            " low. Statuses stay. Recovery can no longer start from earlier states of these slots."
+        )
+    else:
+        typer.echo("The step is decided again from the log, with the same result: nothing is emptied.")
+    ask("Repair them?", yes)
     repairing.repair(stack, found, stack.now())
     typer.echo("Done; evaluation continues with the next message.")
 

@@ -45,17 +45,16 @@ def damaged(stack: RunningStack) -> dict[Place, Damage]:
     """The slots with parts that cannot be read. It reads every part."""
     found = {}
     for place, row in sorted(stack.control.rows()):
-        if row.manifest is not None:
-            damage = _damage(stack, place, row)
-            if damage.unreadable or damage.decided:
-                found[place] = damage
+        damage = _damage(stack, place, row)
+        if damage.unreadable or damage.decided:
+            found[place] = damage
     return found
 
 
 def _damage(stack: RunningStack, place: Place, row: SlotRow) -> Damage:
     parts, unreadable = stack.parts(place), 0
     try:
-        pieces = parts.list_of(row.manifest or "").pieces
+        pieces = () if row.manifest is None else parts.list_of(row.manifest).pieces
     except UndecodableMembersError:
         return Damage(row, None, 1)
     for piece, _ in in_range(pieces, keys_of_place(stack, place)):
@@ -79,7 +78,8 @@ def _is_lost(parts: PartObjects, progress: Progress | None) -> bool:
 def repair(stack: RunningStack, found: dict[Place, Damage], now: float) -> None:
     """Empty the ranges of keys whose parts cannot be read, the result of :func:`damaged`.
 
-    It is safe to interrupt and to repeat. ``now`` is in Unix s.
+    If only what is decided of a step is lost, it is decided again, and nothing is emptied. It is safe to interrupt and
+    to repeat. ``now`` is in Unix s.
 
     Raises:
         ChangeRefusedError: a worker holds one of the slots, or has evaluated it.
@@ -89,5 +89,8 @@ def repair(stack: RunningStack, found: dict[Place, Damage], now: float) -> None:
         refuse_moved(rows, {place: damage.row for place, damage in found.items()})
         crossings, _ = stack.statuses.released()
         for place, row in rows.items():
-            pieces = found[place].pieces or ()
-            put_states(stack, place, row, row.evaluated_through or 0, pieces, crossings, empty=True)
+            if found[place].unreadable:
+                pieces = found[place].pieces or ()
+                put_states(stack, place, row, row.evaluated_through or 0, pieces, crossings, empty=True)
+            else:
+                stack.control.forget_decided(place, row.run)

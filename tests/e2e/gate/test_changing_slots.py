@@ -9,7 +9,7 @@ import pytest
 
 from kanon.gate.mechanism.above_threshold import SetState
 from kanon.gate.parts import keys_of
-from kanon.gate.storage.aws.control import Place
+from kanon.gate.storage.aws.control import Place, Progress
 from kanon.local import Stack
 from kanon.operate.changes import ChangeRefusedError
 from kanon.operate.generation import begin
@@ -19,7 +19,7 @@ from tests.conftest import START
 from tests.e2e.gate.backups import parts_of, rows, states
 from tests.e2e.gate.operating import deploy, stops
 from tests.e2e.gate.oracle import Oracle, laws
-from tests.integration.gate.doctor_view import findings, seen, wrong
+from tests.integration.gate.doctor_view import findings, operate, seen, wrong
 
 LAWS = laws("two-sided", "0.5", 3, 4)
 TYPES = {
@@ -246,3 +246,21 @@ def test_a_slot_of_a_new_layout_that_does_not_begin_is_late(stacks: list[Stack])
     begun_, stuck = findings(changing.stack)["evaluation"]
     assert (begun_.verdict, begun_.seen.partition(":")[0]) == ("OK", "slot 0")
     assert (stuck.verdict, stuck.seen.partition(" (")[0]) == ("WARN", f"slot 1: evaluated through step {first - 1}")
+
+
+def test_a_lost_list_of_the_first_step_of_a_new_slot_is_repaired_and_no_state_is_lost(stacks: list[Stack]) -> None:
+    changing = begun(stacks, 1, 2)
+    first = changing.step + 3
+    changing.deploy((1, 0), (2, first, 2))
+    changing.steps(3)
+    control, place, now = seen(changing.stack).control, Place(first, 1), changing.stack.clock.now()
+    row = control.lease(place, "dead", now, now + 1)
+    assert row is not None
+    control.record_decided(place, row.run, first, Progress(control.row(Place(0, 0)).manifest or "", "lost", 0))
+    control.release(place, row.run)
+    assert wrong(changing.stack)["states"] == ("FAIL", "states-are-lost-or-wrong")
+    code, output = operate(changing.stack, "repair", "--yes")
+    assert (code, "slot 1: what is decided of its next step cannot be read" in output) == (0, True), output
+    assert "emptied: for one window" not in output
+    assert "states" not in wrong(changing.stack)
+    changing.steps(WINDOW)

@@ -251,6 +251,14 @@ class Control(Fingerprints):
         values = {} if progress is None else _progress(progress)
         self._write(place, run, update, step=step, kept=list(kept), manifest=kept[-1], **values)
 
+    def forget_decided(self, place: Place, run: int) -> None:
+        """Let the next step be decided again, with the same result. For a command.
+
+        Raises:
+            LeaseLostError: the run is over.
+        """
+        self._write(place, run, "REMOVE basis, draft, written")
+
     def put_horizon(self, place: Place, run: int, horizon: Horizon, show: dict[str, Any]) -> None:
         """Write the horizon of a slot here and, with ``show``, in Statuses. For a command.
 
