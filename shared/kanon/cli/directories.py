@@ -31,10 +31,10 @@ def directory_errors(data: Path) -> Iterator[None]:
         with columns_hinted():
             yield
     except sqlite3.Error as error:
-        from kanon.serving.doctor import RESTORE, damaged_files
+        from kanon.serving.doctor import unread_files
 
-        named = "; ".join(f"{file}: {why}" for file, why in damaged_files(data).items())
-        raise CommandError(f"{named}: {RESTORE}" if named else f"--data cannot be used: {error}") from error
+        named = "; ".join(f"{file}: {why}: {advice}" for file, (why, advice) in unread_files(data).items())
+        raise CommandError(named or f"--data cannot be used: {error}") from error
 
 
 def given_of(type_: "list[str] | None", types_file: Path | None, period: int | None) -> "Given":

@@ -7,7 +7,7 @@ import os
 import shutil
 import sqlite3
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import cached_property
 from hashlib import sha256
@@ -45,6 +45,8 @@ from kanon.serving.secret_files import secrets_of
 MEGABYTE = 1_000_000
 SECONDS_TO_WAIT = 5.0
 RESTORE = "stop the service and restore the directory from a backup"
+NOT_OPENED = "check the disk, who may read the file, and that no command holds it"
+DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 DATABASES = (NAME, ACCOUNTS, reports.NAME, arrivals.NAME, lists.NAME)
 ONLY_OWNER = stat.S_IRWXG | stat.S_IRWXO
 
@@ -88,35 +90,42 @@ def examine_directory(path: Path, now: float) -> list[Finding]:
     """
     if not (path / NAME).is_file():
         raise ConfigurationError(f"{path} holds no deployment: name a directory of `kanon serve --data`")
-    damaged = damaged_files(path)
+    unread = unread_files(path)
     try:
         with closing(ReadOnlyControl(path)) as control:
-            return list(_findings(path, control, damaged, now))
+            return list(_findings(path, control, unread, now))
     except sqlite3.Error as error:
-        why = damaged.get(path / NAME, error)
-        raise ConfigurationError(f"{path / NAME} cannot be read: {why}. If it is damaged, {RESTORE}") from error
+        why, advice = unread.get(path / NAME, (error, NOT_OPENED))
+        raise ConfigurationError(f"{path / NAME} cannot be read: {why}: {advice}") from error
 
 
-def damaged_files(path: Path) -> dict[Path, str]:
-    """The databases of a directory that cannot be read, and why. Those of the log are not looked at."""
-    found = ((path / name, _damage(path / name)) for name in DATABASES)
+def unread_files(path: Path) -> dict[Path, tuple[str, str]]:
+    """The databases of a directory that cannot be read, why, and what to do. Those of the log are not looked at."""
+    found = ((path / name, _unread(path / name)) for name in DATABASES)
     return {file: why for file, why in found if why}
 
 
-def _damage(file: Path) -> str:
+def _unread(file: Path) -> tuple[str, str] | None:
     try:
         with closing(ReadOnly(file, "")) as record:
             (found,) = record.database.execute("PRAGMA quick_check(1)").fetchone() if file.exists() else ("ok",)
     except sqlite3.Error as error:
-        return str(error)
-    return "" if found == "ok" else str(found)
+        return str(error), RESTORE if _is_damage(error) else NOT_OPENED
+    return None if found == "ok" else (str(found), RESTORE)
 
 
-def _findings(path: Path, control: ControlFile, damaged: Mapping[Path, str], now: float) -> Iterator[Finding]:
+def _is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file is damaged. Otherwise a backup would not help, and cost a new generation."""
+    return error.sqlite_errorcode & 0xFF in DAMAGE  # the first byte is the kind of an extended code
+
+
+def _findings(
+    path: Path, control: ControlFile, unread: Mapping[Path, tuple[str, str]], now: float
+) -> Iterator[Finding]:
     schedule = Schedule.of(stored_settings(control))
-    for file, why in damaged.items():
-        yield Finding("files", Verdict.FAIL, f"{file} cannot be read: {why}", RESTORE)
-    yield _identity(path, control, damaged)
+    for file, (why, advice) in unread.items():
+        yield Finding("files", Verdict.FAIL, f"{file} cannot be read: {why}", advice)
+    yield _identity(path, control, unread)
     yield _process(path)
     yield _evaluation(control, schedule, now)
     yield _disk(path)
@@ -125,22 +134,22 @@ def _findings(path: Path, control: ControlFile, damaged: Mapping[Path, str], now
     yield _old_joins(path, control, schedule, now)
     yield _keys(control)
     yield _parts(path, control)
-    if path / arrivals.NAME not in damaged and _overwritten(path / arrivals.NAME):
+    if path / arrivals.NAME not in unread and _overwritten(path / arrivals.NAME):
         seen = f"{arrivals.NAME} is lost, or was overwritten with an older file: rows would count again"
         yield Finding("rows", Verdict.FAIL, seen, RESTORE)
-    if (path / lists.NAME).exists() and path / lists.NAME not in damaged:
+    if (path / lists.NAME).exists() and path / lists.NAME not in unread:
         with closing(ReadOnlyLists(path)) as of_lists:
             yield _lists(of_lists, control, schedule, now)
     of_reports = path / reports.NAME
-    if control.text(REPORTS) is not None and of_reports.exists() and of_reports not in damaged:
+    if control.text(REPORTS) is not None and of_reports.exists() and of_reports not in unread:
         with closing(ReadOnlyReports(path)) as stored:
             yield _public_keys(stored, now)
             yield _jobs(stored, now)
 
 
-def _identity(path: Path, control: ControlFile, damaged: Mapping[Path, str]) -> Finding:
+def _identity(path: Path, control: ControlFile, unread: Collection[Path]) -> Finding:
     begin = f"run `kanon operate new-generation --data {path} --original"
-    others = [path / name for name in (ACCOUNTS, reports.NAME) if path / name not in damaged]
+    others = [path / name for name in (ACCOUNTS, reports.NAME) if path / name not in unread]
     settings = stored_settings(control)
     if control.text(PLACE) != place_of(path):
         seen, advice = "a copy of a deployment, or moved to another file system", f"{begin} DIR`"
@@ -173,8 +182,10 @@ def _overwritten(file: Path) -> bool:
     with closing(ReadOnlyCounted(file, "")) as counted:
         try:
             return counted.overwritten
-        except sqlite3.OperationalError:  # it is empty: no table says how often it changed
-            return True
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+                raise
+            return True  # it is empty: no table says how often it changed
 
 
 def _process(path: Path) -> Finding:

@@ -192,6 +192,17 @@ def test_a_damaged_file_is_named_and_the_others_are_examined(served: Machine, na
     assert {finding.check for finding in found.values() if finding.wrong} == {"files"}
 
 
+@pytest.mark.parametrize("name", ["accounts.db", "reports.db", "arrivals.db", "lists.db"])
+def test_a_file_that_cannot_be_opened_is_not_called_damaged(served: Machine, name: str) -> None:
+    """A restored backup costs a new generation, and would not help."""
+    file = served.directory.path / name
+    file.unlink(missing_ok=True)
+    file.mkdir()  # root may open every file
+    found = examined(served)["files"]
+    assert (found.verdict, found.seen.startswith(f"{file} cannot be read: ")) == (Verdict.FAIL, True)
+    assert found.advice == "check the disk, who may read the file, and that no command holds it"
+
+
 @pytest.mark.parametrize("name", ["set-pepper", "client-key", "noise-keys.json"])
 def test_a_secret_that_is_missing_or_another_one_is_found(served: Machine, name: str) -> None:
     file = served.directory.path / "secrets" / name
