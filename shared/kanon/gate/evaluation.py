@@ -467,22 +467,21 @@ class Evaluation(Decisions):
         """The last step that may be evaluated before the next tick.
 
         Statuses have two crossings of a set. A third one must not come before the first one stops to count for every
-        reader, whose clock may be late by the publish margin.
+        reader, whose clock may be late by the publish margin. What becomes visible before the tick of a commit that is
+        made now counts too: nobody can take it back.
         """
-        seen = self._seen(run.row, now)
-        if seen is None:
-            before = [self._seen(self.control.row(each), now) for each in run.place.before(self.log.layouts)]
-            seen = min((step for step in before if step is not None), default=None)
+        row, late = run.row, now - self.schedule.publish_margin
+        is_shown = row.horizon is not None and row.horizon.at(late) is not None
+        before = () if is_shown else map(self.control.row, run.place.before(self.log.layouts))
+        moments = late, self.schedule.visible_from(now) - 1
+        horizons = [each.horizon for each in (row, *before) if each.horizon is not None]
+        steps = (horizon.at(moment) for horizon in horizons for moment in moments)
+        seen = min((step for step in steps if step is not None), default=None)
         holds = (type_.parameters for type_ in self.types.values())
         hold = min(each.window if each.restart is None else each.restart.hold for each in holds)
-        row = run.row
         if row.horizon is not None and row.evaluated_through is not None and seen == row.horizon.through:
             seen = max(seen, row.evaluated_through)  # nothing crossed in steps that a command has skipped
         return run.last if seen is None else seen + hold
-
-    def _seen(self, row: SlotRow, now: float) -> int | None:
-        """The oldest step of a slot that a reader may see; None if it may see none."""
-        return None if row.horizon is None else row.horizon.at(now - self.schedule.publish_margin)
 
     def _is_over(self, run: Run) -> bool:
         """Whether another worker or command has changed what the run is based on."""

@@ -672,6 +672,23 @@ def test_steps_caught_up_are_shown_together_as_many_as_the_oldest_crossing_that_
     assert scenario.run(tick + SCHEDULE.publish_margin).steps == ahead
 
 
+def test_the_first_step_that_readers_will_see_limits_the_steps_after_it_though_nobody_sees_it_yet(
+    scenario: Scenario,
+) -> None:
+    """A new slot with a long log. One worker stops just before its tick is settled, the next one goes on after that."""
+    for step in range(START, START + 41):
+        scenario.join(NAMES[1], range(30), step, "crossing")
+        scenario.join(NAMES[2], range(30), step)
+    exact = {step: scenario.expected(step) for step in range(START - 1, START + 41)}
+    worker, tick = scenario.worker(), SCHEDULE.tick_of(START + 40)
+    worker.log_created = START * PERIOD + 1.0
+    settled = tick - SCHEDULE.publish_margin
+    worker.run(0, "first", lambda: settled - 5, lambda: 0.0 if scenario.mark() == START + 2 else forever())
+    assert worker.run(0, "next", lambda: settled + 5, forever).steps == min(SMALL.window, 4)
+    assert scenario.seen(tick) == START + 2
+    assert scenario.shown(START + 2) == exact[START + 2] == {NAMES[1]: True, NAMES[2]: True}
+
+
 # Lifetimes of rows (rule 9)
 
 
