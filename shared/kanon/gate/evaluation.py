@@ -238,7 +238,8 @@ class Evaluation(Decisions):
     def _begin(self, run: Run, now: float, *, removed: bool) -> bool:
         """Find the step with which the slot continues, and its parts; False if other slots must come first."""
         through, first = run.row.evaluated_through, run.place.layout
-        rows = [] if through is not None else [self.control.row(each) for each in run.place.before(self.log.layouts)]
+        before = [] if through is not None else run.place.before(self.log.layouts)
+        rows = [self.control.row(each) for each in before]
         if through is not None:
             run.step, bases = self._in_time(through + 1, now), [run.row]
         elif all(row.run == 0 for row in rows) and first <= self._oldest(now):  # a new deployment
@@ -247,6 +248,9 @@ class Evaluation(Decisions):
             run.step, bases = self._oldest(now), []
         elif all(row.evaluated_through == first - 1 for row in rows):
             run.step, bases = self._in_time(first, now), rows
+            for place, row in zip(before, rows, strict=True):  # its own row has nothing yet to compare with Statuses
+                if row.horizon is not None and not self.statuses.has_moved(place.slot, row.horizon.through):
+                    raise older_statuses(place)
         else:
             return False
         if run.missing is not None and run.missing <= min(run.step, self.schedule.last_closed(now)):
@@ -441,8 +445,6 @@ class Evaluation(Decisions):
     def _complete(self, run: Run, step: int, manifest: str | None, made: Made, now: float, *, leaving: bool) -> None:
         """Publish the steps up to ``step`` and move the mark. If the run is ``leaving``, its lease is released too."""
         row, visible_from = run.row, self.schedule.visible_from(now)
-        if row.evaluated_through is None:
-            self._refuse_older_statuses(run)
         if row.evaluated_through is not None:  # the first steps of a new slot do not count as late
             late = visible_from - self.schedule.tick_of(row.evaluated_through + 1)
             run.outcome = replace(run.outcome, late=max(run.outcome.late, late))
@@ -455,13 +457,6 @@ class Evaluation(Decisions):
         self.control.commit(run.place, row.run, row, commit, moves, leaving=leaving)
         run.row = replace(row, progress=None, **commit._asdict())
         run.idle, run.leased = 0, not leaving
-
-    def _refuse_older_statuses(self, run: Run) -> None:
-        """Refuse if Statuses lacks what slots before this one have shown. Its own row has nothing to compare yet."""
-        for place in run.place.before(self.log.layouts):
-            horizon = self.control.row(place).horizon
-            if horizon is not None and not self.statuses.has_moved(place.slot, horizon.through):
-                raise older_statuses(place)
 
     def _limit(self, run: Run, now: float) -> int:
         """The last step that may be evaluated before the next tick.

@@ -27,6 +27,7 @@ from kanon.gate.slots import Layout, Layouts
 from kanon.gate.storage.aws import control
 from kanon.gate.storage.aws.control import Place, SlotRow
 from kanon.gate.storage.aws.gathering import Gathering
+from kanon.gate.storage.aws.statuses import Statuses
 from kanon.gate.storage.aws.step_log import Row
 from kanon.gate.storage.aws.true_objects import step_of
 from kanon.gate.sweeping import Sweeping
@@ -838,6 +839,28 @@ def test_a_slot_does_not_begin_if_statuses_has_lost_what_the_slots_before_it_hav
     for slot in range(4):
         with pytest.raises(ConfigurationError, match=r"^the table Statuses is older than the states of slot 0, "):
             scenario.run(closing(START + 4), slot)
+
+
+def test_a_new_slot_chooses_its_tick_after_it_has_asked_statuses_about_the_slots_before_it(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario.tables.layouts = slots_at((2, 0), (1, START + 1))
+    for slot in range(2):
+        scenario.start(slot)
+        scenario.run(closing(START), slot)
+    now, original = SCHEDULE.tick_of(START + 1) - SCHEDULE.publish_margin - 5.0, Statuses.has_moved
+
+    def slow(*given: Any) -> bool:
+        nonlocal now
+        now += SCHEDULE.publish_margin / 2 + 5
+        return original(*given)
+
+    monkeypatch.setattr(Statuses, "has_moved", slow)
+    scenario.worker().run(0, "holder", lambda: now, forever)
+    horizon = scenario.horizon()
+    assert horizon is not None
+    assert horizon.through == START + 1
+    assert horizon.visible_from > now + SCHEDULE.publish_margin
 
 
 def test_slots_whose_predecessors_are_no_longer_listed_do_not_begin(scenario: Scenario) -> None:
