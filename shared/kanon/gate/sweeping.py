@@ -30,14 +30,20 @@ class Sweeping:
         """Retire the slots that nobody needs, then delete what nothing names.
 
         Raises:
-            UndecodableMembersError: a list of parts is missing or damaged; the objects of its slot are not touched.
+            UndecodableMembersError: a list of parts is missing or damaged. Only its slot is not swept.
         """
+        damaged = None
         for place, row in self.control.rows():
             if not row.retired and row.evaluated_through is not None and self._heirs(place):
                 command = self.control.begin_command()  # before the rows of the heirs are read
                 if self._is_continued(place, now):
                     self.control.retire(place, command)
-            self._sweep(place)
+            try:
+                self._sweep(place)
+            except UndecodableMembersError as error:
+                damaged = error
+        if damaged is not None:
+            raise damaged
 
     def _heirs(self, place: Place) -> list[Place]:
         """The slots that continue a slot."""

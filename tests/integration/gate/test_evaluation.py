@@ -566,6 +566,21 @@ def test_a_part_that_is_damaged_or_missing_stops_its_slot_and_no_other(scenario:
     assert scenario.run(closing(START + 1), slot=0).sets == 1
 
 
+def test_a_slot_that_has_lost_a_list_of_parts_is_not_swept_and_all_others_are(scenario: Scenario) -> None:
+    scenario.tables.layouts, left = TWO_SLOTS, "472000-0-0.part"
+    for slot in range(2):
+        scenario.start(slot)
+        scenario.join(in_slot(slot, TWO_SLOTS, 1)[0], range(3), START)
+        scenario.run(closing(START), slot=slot)
+        scenario.tables.s3.put_object(Bucket=scenario.tables.bucket, Key=f"0/{slot}/{left}", Body=b"")
+    (lost, row), (other, _) = scenario.tables.control.rows()
+    scenario.tables.s3.delete_object(Bucket=scenario.tables.bucket, Key=row.manifest)
+    with pytest.raises(UndecodableMembersError, match="of the bucket of states is missing"):
+        scenario.sweep(closing(START))
+    assert lost.folder + left in scenario.tables.objects()
+    assert other.folder + left not in scenario.tables.objects()
+
+
 def test_an_instance_without_its_noise_key_is_not_evaluated_with_another_key(
     new_scenario: Callable[..., Scenario],
 ) -> None:
