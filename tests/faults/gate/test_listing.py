@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
+from botocore.exceptions import ClientError
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from kanon.errors import ConfigurationError
@@ -229,6 +230,30 @@ def test_two_listers_at_once_publish_one_list(published: Published) -> None:
     published.publish(now)
     assert {name: published.lists.newest(name) for name in found} == runs  # it is published once
     assert seen(published) == found
+
+
+def test_a_list_stays_though_the_answer_to_its_publication_is_lost(published: Published) -> None:
+    """All attempts of the client end with an internal error, and the transaction was written."""
+    evaluated(published)
+    client = published.dynamodb
+    original, lost = client.transact_write_items, []
+
+    def write(**given: Any) -> Any:
+        answer = original(**given)
+        if lost:
+            return answer
+        lost.append(given)
+        raise ClientError({"Error": {"Code": "InternalServerError"}}, "TransactWriteItems")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client, "transact_write_items", write)
+        published.publish(published.visible(LAST))
+    assert len(lost) == 1
+    found, histories = seen(published), history(published)
+    assert {newest.step for newest, _ in found.values()} == {LAST}
+    for name, (_, rows) in found.items():
+        (written,) = (rows for key, rows in histories.items() if f"/{name}/" in key and f"step={LAST}/" in key)
+        assert sorted(written) == sorted(row for _, row in rows)
 
 
 def test_a_late_lister_never_moves_a_pointer_backwards(published: Published) -> None:

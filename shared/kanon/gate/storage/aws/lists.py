@@ -78,7 +78,8 @@ class ListTable(KeyedTable):
         if stamp:
             check |= {"ConditionExpression": "stamp = :stamp", "ExpressionAttributeValues": bound(stamp=stamp)}
         update = self._move(type_name, before, (new, *before)[:KEPT])
-        return all_or_none(self._client, [{"ConditionCheck": check}, update]) is None
+        refused = all_or_none(self._client, [{"ConditionCheck": check}, update])
+        return refused is None or any(each.run == new.run for each in self.pointer(type_name))  # its answer was lost
 
     def change(self, type_name: str, before: Sequence[ReadableList], after: Sequence[ReadableList]) -> bool:
         """Change the pointer in its place; False if it is another one by now. For a command."""
