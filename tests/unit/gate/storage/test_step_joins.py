@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -294,6 +295,24 @@ def test_a_step_is_read_once_and_the_next_one_takes_its_place() -> None:
         assert log.count(STEP + 1) == 0
         assert len(log.joins(STEP + 1, bytes(32), None)) == 0
     assert table.pages == 2
+
+
+def test_the_joins_of_one_crowded_set_are_in_memory_twice_while_they_are_sorted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(step_joins, "MOST_BYTES", 0)
+    joins = [("a", set_key("crowded"), token) for token in range(60_000)]
+    item = {"joins": {"B": pack_joins(joins)}, "set_token": {"B": FIRST_PACKED}}
+    item["step_slot"] = {"B": partition(STEP, ONE, 0)}
+    with reading(Table([item], 1), Layouts((ONE,))) as log:
+        log.count(STEP)
+        tracemalloc.start()
+        try:
+            assert len(log.joins(STEP, bytes(32), None)) == len(joins)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert peak < 2.2 * len(joins) * JOIN.itemsize
 
 
 def test_the_file_has_no_name_and_closes_with_the_log(tmp_path: Path) -> None:

@@ -467,8 +467,9 @@ class _Buffer:
         """The distinct joins of some buckets, sorted. The last ones are kept: the next range may begin in them."""
         if self._last[0] != group:
             low, high = group * together, (group + 1) * together
-            parts = [self._slice(held, low, high) for held in self._held if held.place is None]
-            entries = np.sort(np.frombuffer(b"".join(parts), f"S{JOIN.itemsize}"))
+            parts = (self._slice(held, low, high) for held in self._held if held.place is None)
+            entries = np.frombuffer(bytearray().join(parts), f"S{JOIN.itemsize}")
+            entries.sort()  # in place: a set may have millions of joins
             new = np.ones(len(entries), bool)
             new[1:] = entries[1:] != entries[:-1]
             self._last = group, entries[new].view(JOIN)
