@@ -246,6 +246,11 @@ class Evaluation(Decisions):
             if not rows and removed:
                 raise removed_layout(first)
             run.step, bases = self._oldest(now), []
+            if run.row.begun is not None and run.row.begun < run.step:
+                raise TooFarBehindError(
+                    f"step {run.row.begun}, the first one of slot {run.place.slot}, is half done and may have lost"
+                    f" rows: begin a new log generation with `kanon operate new-generation`"
+                )
         elif all(row.evaluated_through == first - 1 for row in rows):
             run.step, bases = self._in_time(first, now), rows
             for place, row in zip(before, rows, strict=True):  # its own row has nothing yet to compare with Statuses

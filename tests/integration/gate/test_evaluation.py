@@ -446,6 +446,22 @@ def test_a_slot_without_a_mark_begins_with_the_oldest_step_the_log_may_hold(scen
     assert scenario.shown(oldest) == {NAMES[0]: True}
 
 
+def test_a_slot_whose_half_done_first_step_may_have_lost_rows_takes_its_parts_for_those_of_no_other_step(
+    scenario: Scenario, small: None
+) -> None:
+    now = closing(START)
+    oldest = SCHEDULE.oldest_in_log(now)
+    for name in NAMES:
+        scenario.join(name, range(9), oldest)
+        scenario.join(name, range(9, 18), oldest + 1)
+    scenario.run(now, time_left=lambda: 0.0 if scenario.tables.control.row(Place(0, 0)).progress else forever())
+    before = scenario.everything()
+    with pytest.raises(TooFarBehindError, match=f"^step {oldest}, the first one of slot 0, is half done"):
+        scenario.run(now + PERIOD)
+    assert scenario.everything() == before
+    assert scenario.mark() is None
+
+
 def test_a_slot_of_a_new_stack_begins_with_the_step_before_its_log_was_made(scenario: Scenario) -> None:
     scenario.join(NAMES[0], range(9), START)
     worker = scenario.worker()
