@@ -403,8 +403,10 @@ class Evaluation(Decisions):
                 before = run.parts.true_sets(run.row.shown)
             try:
                 listed = run.parts.listed_sets(run.row.shown) if self.lists and not run.unlisted else None
+                again = self.lists and listed is None and before is not None and listed_sets.is_room_for(before.count)
             except UndecodableMembersError:
-                run.unlisted = len(run.pieces) <= MOST_PARTS_READ  # otherwise they stay incomplete
+                again = True
+            run.unlisted |= again and len(run.pieces) <= MOST_PARTS_READ  # otherwise they stay incomplete
         if before is None or run.unlisted:
             before, listed, first = self._made(run)
             some = [piece for piece in run.pieces if piece.first >= first]

@@ -24,7 +24,7 @@ SUFFIX = ".listed"
 MAGIC, FORMAT = b"kanonlst", 1
 INCOMPLETE = (1 << 32) - 1
 MOST_BYTES = 128 << 20
-"""A slot whose sets take more has no list: a worker has too little memory for it."""
+"""A slot whose sets take more has no list until they are fewer: a worker has too little memory for it."""
 _HEADER = Struct(">8sII16s")
 _SET = Struct("<32sBIIIH")
 _DIGEST_BYTES = 32
@@ -46,6 +46,11 @@ class ListedSet(NamedTuple):
     crossings: tuple[int, ...]
     last: int
     sealed: bytes
+
+
+def is_room_for(count: int) -> bool:
+    """Whether an object has room for so many sets: each takes less than 1 KiB."""
+    return count << 10 <= MOST_BYTES
 
 
 def name_beside(shows: str) -> str:

@@ -216,6 +216,20 @@ def test_too_many_listed_sets_are_incomplete_and_change_no_answer(
     assert parts.listed_sets(str(row.shown)) is None
 
 
+def test_listed_sets_are_complete_again_when_they_are_few_again(
+    listing: Listing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listing.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(listed_sets, "MOST_BYTES", 100)
+        for step, name in enumerate(NAMES[:3], START):
+            listing.join(name, range(40), step, "one-sided")
+            listing.run(closing(step))
+    listing.join(NAMES[3], range(40), START + 3, "one-sided")
+    listing.run(closing(START + 3))
+    assert listing.listed().keys() == set(NAMES[:4]) == listing.wanted(START + 3)
+
+
 BEFORE_LISTS = "73d58e2e952cf690ee9ced1606b03215bd5c0e9be47f63ed3e4db280a2f52f53"
 """SHA-256 of what the version before listed types stored for this history."""
 
