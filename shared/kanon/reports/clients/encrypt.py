@@ -21,6 +21,7 @@ HOUR = 3600 * SECOND
 DAY = 24 * HOUR
 
 MAX_BUCKET = 2**128 - 1
+MAX_FILTERING_ID = 2**64 - 1
 
 LAYOUT = PayloadLayout(slots=20)
 """The default layout: filtering ids of one byte. A client must use one layout for all its reports."""
@@ -28,7 +29,7 @@ LAYOUT = PayloadLayout(slots=20)
 Api = Literal["attribution-reporting", "kanon"]
 
 
-def contribution(bucket: int, value: int) -> Contribution:
+def contribution(bucket: int, value: int, filtering_id: int = 0) -> Contribution:
     """A contribution whose numbers fit their fields.
 
     Raises:
@@ -38,7 +39,9 @@ def contribution(bucket: int, value: int) -> Contribution:
         raise ValueError("a key must have at most 128 bits")
     if not 0 <= value < 2**32:
         raise ValueError("a value must be from 0 to 4294967295")
-    return Contribution(bucket, value)
+    if not 0 <= filtering_id <= MAX_FILTERING_ID:
+        raise ValueError("a filtering id must have at most 64 bits")
+    return Contribution(bucket, value, filtering_id)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from kanon.reports.clients.encrypt import MAX_KEY_AGE, ClientReport, encrypt, outgoing, usable_keys
+from kanon.reports.clients.encrypt import MAX_KEY_AGE, ClientReport, contribution, encrypt, outgoing, usable_keys
 from kanon.reports.payload import (
     Contribution,
     EncryptionKey,
@@ -65,6 +65,14 @@ def test_report_ids_are_unique_and_every_key_is_used():
 def test_more_contributions_than_slots_are_refused():
     with pytest.raises(PayloadError, match="do not fit"):
         encrypt(report(PAIRS * 2), KEYS, PayloadLayout(3))
+
+
+def test_a_contribution_has_its_filtering_id_and_one_that_does_not_fit_is_refused():
+    _, pairs = decode(opened(encrypt(report((contribution(7, 3, 200),)), KEYS)))
+    assert [pair for pair in pairs if pair.value] == [Contribution(7, 3, 200)]
+    for wrong in (-1, 2**64):
+        with pytest.raises(ValueError, match="a filtering id must have at most 64 bits"):
+            contribution(7, 3, wrong)
 
 
 def fetching(*answers):
