@@ -8,6 +8,7 @@ contains no set, client, count of them, key or fingerprint.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise, starmap
 from typing import Any
 
@@ -68,6 +69,12 @@ class Case:
     rows: Mapping[Place, SlotRow]
     horizons: Mapping[int, Horizon]
     secrets: bool
+
+    @cached_property
+    def log_made(self) -> float:
+        """When the table of the log was made, Unix s; 0 if it was made from a backup."""
+        tables = {"StepLog": self.stack.evaluate.step_log_table}
+        return created(described(self.stack.client("dynamodb"), tables)["StepLog"])
 
     @property
     def configured(self) -> dict[int, SlotRow]:
@@ -430,11 +437,9 @@ def _lag_of(slot: int, mark: int | None, case: Case) -> Finding:
     """The finding for a slot that is evaluated through ``mark``."""
     schedule, layouts = case.stack.schedule, case.stack.evaluate.layouts
     if mark is None:
-        log = {"StepLog": case.stack.evaluate.step_log_table}
-        made = created(described(case.stack.client("dynamodb"), log)["StepLog"])
-        if not made or step_at(made, schedule.period) > schedule.due(case.now):
+        if not case.log_made or step_at(case.log_made, schedule.period) > schedule.due(case.now):
             return Finding("evaluation", Verdict.NOT_SEEN, "never evaluated: the next message starts it")
-        seen = f"never evaluated, and the log is there since {moment(made)}"
+        seen = f"never evaluated, and the log is there since {moment(case.log_made)}"
         advice = "find out why evaluate is not called, or fails"
         return Finding("evaluation", Verdict.WARN, seen, advice, Section.EVALUATION_LATE)
     left = layouts.steps(slot, mark, schedule.last_closed(case.now))
