@@ -1,3 +1,4 @@
+import tracemalloc
 from collections import Counter
 
 import numpy as np
@@ -127,3 +128,21 @@ def test_only_the_given_keys_are_kept():
     found = Histogram.of(keys16(1, 3, 4, 9), np.array([10, 30, 40, 90])).only(keys16(2, 3, 5, 9))
     assert listed(found.keys) == listed(keys16(3, 9))
     assert found.sums.tolist() == [30, 90]
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_no_more_histograms_are_kept_than_are_merged_at_once(declared, monkeypatch):
+    monkeypatch.setattr(module, "ROWS_AT_A_TIME", 4_000)
+    keys = keys16(*range(1_000))
+
+    def peak(number):
+        sums = (Histogram(keys.copy(), np.ones(1_000, np.int64)) for _ in range(number))
+        tracemalloc.start()
+        try:
+            assert exact_sums(sums, keys if declared else None).sums.tolist() == [number] * 1_000
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    few, many = peak(8), peak(80)
+    assert many - few < 10 * 1_000 * 24, "ten histograms; 72 more were merged"
