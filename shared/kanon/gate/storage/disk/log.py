@@ -87,7 +87,7 @@ class DiskLog:
     def put_groups(self, groups: Sequence[Sequence[Row]]) -> list[bool]:
         """Put groups of rows. Returns for each group whether it is stored."""
         own = [self._queued(group) for group in groups]
-        with self._lock:  # whoever is first stores what the others wait for
+        with self._lock:  # the first thread stores what all of them wait for
             while any(group.stored is None for group in own):
                 self._write(self._taken())
         return [bool(group.stored) for group in own]
