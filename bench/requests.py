@@ -1,7 +1,8 @@
 """A request of join, batchJoin and query relative to a minimal handler, and the start of each function.
 
-Both sides of a request use the service's own client of DynamoDB and make the same calls, so a ratio shows the project's
-code alone. A start is that of a new interpreter: imports and one client, relative to the libraries alone.
+Both sides of a request use the service's own client of DynamoDB. For one join they make the same call; for a batch the
+other side writes an item a join, and for a query it reads the items that the service has in memory. A start is that of
+a new interpreter: imports and one client, relative to the libraries alone.
 """
 
 from __future__ import annotations
