@@ -4,7 +4,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +11,7 @@ import duckdb
 import pyarrow as pa
 
 from kanon.joinlog import LogError
-from kanon.joinlog.batches import gathered, read_tables
+from kanon.joinlog.batches import read_tables
 from kanon.joinlog.columns import schema
 from kanon.joinlog.rows import LogReading
 from kanon.release.bounding import Bounding
@@ -22,7 +21,6 @@ from kanon.release.noising import PrivateTable, Sorting
 
 T = TypeVar("T")
 
-_INSERTED = 1 << 19
 _TABLE = "bounded"
 _SOURCE = "checked"
 
@@ -45,8 +43,14 @@ class DuckDB:
             InputError: a file or a row of it cannot be read. No message holds a value.
             SpecificationError: the memory limit is invalid.
         """
-        with self._prepared(sources, bounding, secret) as (texts, connection, _):
-            _run(connection, f"create temp table {_TABLE} as {texts.table()}")
+        texts = SqlTexts(bounding, DUCKDB, _SOURCE, secret)
+        with self._connected(bounding) as connection:
+            rows = _Rows(sources, bounding)
+            if texts.read_source_once:
+                rows.store(connection, _SOURCE, _TABLE, texts.table())
+            else:
+                rows.store(connection, "rows", _SOURCE, "select * from rows")
+                _run(connection, f"create temp table {_TABLE} as {texts.table()}")
             bins = {column: dict(_run(connection, text).fetchall()) for column, text in texts.bins().items()}
             measures = "".join(f", cast(m{i} as varchar) as m{i}" for i in range(len(bounding.measures)))
 
@@ -58,15 +62,16 @@ class DuckDB:
 
     def operator_report(self, sources: Sequence[Path | str], bounding: Bounding, secret: str) -> dict[str, Any]:
         """Exact numbers for the operator alone."""
-        with self._prepared(sources, bounding, secret) as (texts, connection, reading):
-            (counts,) = _run(connection, texts.operator_counts()).fetchall()
-        return operator_report(counts, reading)
+        rows = _Rows(sources, bounding)
+        with self._connected(bounding) as connection:
+            text = SqlTexts(bounding, DUCKDB, _SOURCE, secret).operator_counts()
+            rows.store(connection, _SOURCE, "counts", text)
+            (counts,) = _run(connection, "select * from counts").fetchall()
+        return operator_report(counts, rows.reading)
 
     @contextmanager
-    def _prepared(
-        self, sources: Sequence[Path | str], bounding: Bounding, secret: str
-    ) -> Iterator[tuple[SqlTexts, duckdb.DuckDBPyConnection, LogReading]]:
-        """The SQL texts of a bounding, and the connection that knows their source and list."""
+    def _connected(self, bounding: Bounding) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A connection that knows the list of a bounding."""
         with tempfile.TemporaryDirectory(prefix="kanon-") as directory:  # mode 0700
             try:
                 connection = duckdb.connect(
@@ -84,29 +89,44 @@ class DuckDB:
             with connection:
                 if bounding.listed is not None:
                     connection.register("listed", pa.table({"grp": pa.array(bounding.listed, pa.string())}))
-                reading = _load(connection, sources, bounding)
-                yield SqlTexts(bounding, DUCKDB, _SOURCE, secret), connection, reading
+                yield connection
 
 
-def _load(connection: duckdb.DuckDBPyConnection, sources: Sequence[Path | str], bounding: Bounding) -> LogReading:
-    """Read and check all files into a table with the bounding's columns."""
-    reading = LogReading(skip=bounding.skip_bad_rows)
-    names = list(bounding.columns)
-    connection.register("rows", schema(bounding.wanted).empty_table().rename_columns(names))
-    _run(connection, f"create temp table {_SOURCE} as select * from rows")
-    empty = True
-    try:
-        files = (read_tables(path, bounding.wanted, reading) for path in map(_local, sources))
-        for table in gathered(chain.from_iterable(files), _INSERTED):  # each one costs a query
-            connection.register("rows", table.rename_columns(names))
-            _run(connection, f"insert into {_SOURCE} select * from rows")
-            empty = False
-    except LogError as error:
-        raise InputError(str(error)) from None
-    connection.unregister("rows")
-    if empty and bounding.listed is None:
-        raise InputError(NO_ROWS)
-    return reading
+class _Rows:
+    """The rows of all files with the bounding's columns, read and checked while the engine takes them, once."""
+
+    def __init__(self, sources: Sequence[Path | str], bounding: Bounding) -> None:
+        self._files, self._wanted, self._names = list(map(_local, sources)), bounding.wanted, list(bounding.columns)
+        self.reading = LogReading(skip=bounding.skip_bad_rows)
+        self._lacking = bounding.listed is None  # until there is a row
+        self._failed: Exception | None = None
+
+    def store(self, connection: duckdb.DuckDBPyConnection, name: str, table: str, text: str) -> None:
+        """Store in a table what SQL computes from the rows, which it calls ``name``.
+
+        Raises:
+            InputError: a file or a row of it cannot be read, or there are no rows.
+        """
+        fields = schema(self._wanted).empty_table().rename_columns(self._names).schema
+        connection.register(name, pa.RecordBatchReader.from_batches(fields, self._batches()))
+        try:
+            _run(connection, f"create temp table {table} as {text}")
+        except InputError as error:
+            failed = InputError(str(self._failed)) if isinstance(self._failed, LogError) else self._failed
+            raise failed or error from None
+        connection.unregister(name)
+        if self._lacking:
+            raise InputError(NO_ROWS)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            for file in self._files:
+                for table in read_tables(file, self._wanted, self.reading):
+                    self._lacking = False
+                    yield from table.rename_columns(self._names).to_batches()
+        except Exception as error:
+            self._failed = error  # the engine would tell its text
+            raise
 
 
 def _local(path: Path | str) -> Path:

@@ -104,6 +104,11 @@ class SqlTexts:
     source: str
     secret: str
 
+    @property
+    def read_source_once(self) -> bool:
+        """Whether the source may be a stream: :meth:`table` reads it once, and no other text is needed."""
+        return not self._sampled_values() and not self.bins()
+
     def table(self) -> str:
         """One row for each group: ``grp``, ``users``, ``m0``, ``m1``, .. in the order of the measures."""
         return f"{self._kept_pairs()}{self._sampled_values()}{self._per_group()}"
