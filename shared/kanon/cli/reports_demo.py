@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from kanon.reports.payload import EncryptionKey
 
 Log = Annotated[Path | None, typer.Option(exists=True, help="Join log with the columns time,set,client.")]
-Window = Annotated[
-    int, typer.Option("--window-hours", min=1, help="Hours per window: the unit is one client in one window.")
-]
 
 SEED = 1
 """The seed of the generated log."""
@@ -40,7 +37,6 @@ def demo(
     log: Log = None,
     dates: DateOrder = None,
     skip_bad_rows: SkipBadRows = False,
-    window: Window = 24,
     epsilon: Annotated[
         str, typer.Option(help="Epsilon of each summary; with --mode, of that with released keys.")
     ] = "1",
@@ -57,7 +53,7 @@ def demo(
     With --mode kanon a third summary has the keys that a gate releases of the log (k 50, 30 days). All three then have
     the same guarantee for a unit, the gate included.
 
-    Example: kanon reports demo --log joins.csv --window-hours 6 --epsilon 2
+    Example: kanon reports demo --log joins.csv --epsilon 2
     """
     outputs = OutputFiles(context, force=force)
     outputs.picture(picture, "--plot")
@@ -65,16 +61,16 @@ def demo(
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
     from kanon.demo.released_log import ReleasedLog
-    from kanon.demo.reported_log import JOINS, ORIGIN, UNUSED, VALUE, Files, ReportedLog, draw
+    from kanon.demo.reported_log import JOINS, ORIGIN, UNUSED, VALUE, WINDOW, Files, ReportedLog, draw
 
     began = time.monotonic()
     if mode not in (None, "kanon"):
         raise typer.BadParameter("must be kanon: declared and discovered keys are always shown", param_hint="--mode")
     chosen = both_parameters(epsilon)
     read = log_of(log, log_reading(dates, skip_bad_rows))
-    reported = ReportedLog(read, window)
+    reported = ReportedLog(read)
     typer.echo(f"{read.title}: {len(read.joins):,} joins of {len(reported.exact):,} sets.")
-    typer.echo(f"Unit of privacy: one client in one window of {window} h. Its first {JOINS} joins count in a window.")
+    typer.echo(f"Unit of privacy: one client in one window of {WINDOW} h. Its first {JOINS} joins count in a window.")
     gate: ReleasedLog | None = None
     if mode is not None:
         with working("deciding which sets are shared"):
@@ -100,7 +96,7 @@ def demo(
         typer.echo(reported.in_words(summary.metrics, summary.parameters))
     with working("drawing"):
         spent = chosen[1]
-        title = f"{read.title}: windows of {window} h, epsilon {written(spent.epsilon)}, delta {float(spent.delta):g}"
+        title = f"{read.title}: windows of {WINDOW} h, epsilon {written(spent.epsilon)}, delta {float(spent.delta):g}"
         outputs.write({picture: draw(summaries, reported, title)})
     for line in () if gate is None else gate.compared(summaries):
         typer.echo(line)

@@ -19,7 +19,7 @@ import typer
 from kanon.cli.errors import CommandError
 from kanon.cli.files import Force, OutputFiles
 from kanon.cli.options import DateOrder, SkipBadRows, log_reading
-from kanon.cli.reports_demo import Log, Window, both_parameters, encrypted, log_of
+from kanon.cli.reports_demo import Log, both_parameters, encrypted, log_of
 from kanon.cli.screen import progress, working
 from kanon.cli.stacks import AwsProfile, Region, StackName, Url, find, stack_errors
 from kanon.client import Auth, Client, Connection, RefusedError
@@ -121,7 +121,6 @@ def demo_service(
     log: Log = None,
     dates: DateOrder = None,
     skip_bad_rows: SkipBadRows = False,
-    window: Window = 24,
     stack: StackName = None,
     region: Region = None,
     profile: AwsProfile = None,
@@ -147,7 +146,7 @@ def demo_service(
     with stack_errors(": docs/guides/operate.md#kanon-doctor names the permissions"):
         service = RunningService.of(find(stack, region, profile, url))
         try:
-            reported = recent(log_of(log, log_reading(dates, skip_bad_rows)), window, service.clock())
+            reported = recent(log_of(log, log_reading(dates, skip_bad_rows)), service.clock())
             budgets = run(service, reported)
         except AssertionError as error:
             raise CommandError(f"a check failed: {error}", 1) from error
@@ -155,16 +154,16 @@ def demo_service(
     typer.echo(f"Picture: {picture}")
 
 
-def recent(log: "DemoLog", window: int, now: float, most: int = MOST) -> "ReportedLog":
+def recent(log: "DemoLog", now: float, most: int = MOST) -> "ReportedLog":
     """Joins of the log's last days, chosen evenly and moved by whole windows: the last window ends before ``now``."""
-    from kanon.demo.reported_log import ReportedLog
+    from kanon.demo.reported_log import WINDOW, ReportedLog
 
-    length = window * 3600
+    length = WINDOW * 3600
     end = log.joins[-1].time
     moved = (int(now) // length - 1 - int(end) // length) * length
     newest = [join for join in log.joins if join.time > end - DAYS * 86_400]
     taken = newest[:: -(-len(newest) // most)]
-    return ReportedLog(replace(log, joins=[join._replace(time=join.time + moved) for join in taken]), window)
+    return ReportedLog(replace(log, joins=[join._replace(time=join.time + moved) for join in taken]))
 
 
 def run(service: RunningService, reported: "ReportedLog") -> "BudgetsAfterJobs":
@@ -177,16 +176,16 @@ def run(service: RunningService, reported: "ReportedLog") -> "BudgetsAfterJobs":
         DemoError: the service did not answer in time.
     """
     from kanon.demo.budgets import BudgetsAfterJobs
-    from kanon.demo.reported_log import VALUE
+    from kanon.demo.reported_log import VALUE, WINDOW
 
     declared, discover = both_parameters(EPSILON)
     keys = service.until("waiting for the first public key", SECONDS_TO_STORE, lambda: public_keys(service))
     sealed = encrypted(reported, service.origin, keys)
     send(service, sealed)
-    typer.echo(f"{len(sealed):,} reports are sent, {VALUE:,} for each join. Unit: one client in {reported.window} h.")
+    typer.echo(f"{len(sealed):,} reports are sent, {VALUE:,} for each join. Unit: one client in {WINDOW} h.")
     declare(service, reported)
     stored(service, len(sealed), declared)
-    newer = newer_half(reported)
+    newer = reported.newer
     for parameters, counted in ((declared, reported), (discover, newer)):
         metrics = summary(service, create(service, parameters.mode, parameters, counted))
         counted.check(metrics, parameters)
@@ -196,29 +195,17 @@ def run(service: RunningService, reported: "ReportedLog") -> "BudgetsAfterJobs":
     too_much = PrivacyParameters("declared", older_left[0])
     refused = create(service, "refused", too_much, reported)
     check_refused(service, refused, left, len(sealed))
-    expected = dict.fromkeys(hours_of(reported), older_left) | dict.fromkeys(hours_of(newer), left)
+    expected = dict.fromkeys(reported.hours, older_left) | dict.fromkeys(newer.hours, left)
     answers = budgets_of(service, sealed)
     check_spent(service, answers, expected)
     typer.echo(
         f"refused: epsilon {written(too_much.epsilon)} is more than the {written(left[0])} left of each newer unit."
     )
     typer.echo(
-        f"Spent is released: in {len(hours_of(newer)):,} of {len(expected):,} hours, epsilon {written(left[0])} and"
+        f"Spent is released: in {len(newer.hours):,} of {len(expected):,} hours, epsilon {written(left[0])} and"
         f" delta {written(left[1])} are left; in the others epsilon {written(older_left[0])}, and all of delta."
     )
-    return BudgetsAfterJobs(answers, reported.window, refused["job_request_id"], too_much.epsilon)
-
-
-def newer_half(reported: "ReportedLog") -> "ReportedLog":
-    """The newer half of the windows of a log."""
-    hours = sorted(hours_of(reported))
-    first = (hours[len(hours) // 2] - reported.window) * 3600
-    return replace(reported, log=replace(reported.log, joins=[j for j in reported.log.joins if j.time >= first]))
-
-
-def hours_of(reported: "ReportedLog") -> set[int]:
-    """The hours since 1970 for which the reports of a log are scheduled: the ends of their windows."""
-    return {(int(join.time) // 3600 // reported.window + 1) * reported.window for join in reported.log.joins}
+    return BudgetsAfterJobs(answers, WINDOW, refused["job_request_id"], too_much.epsilon)
 
 
 def public_keys(service: RunningService) -> list["EncryptionKey"]:
@@ -300,7 +287,7 @@ def create(
     service: RunningService, name: str, parameters: PrivacyParameters, reported: "ReportedLog"
 ) -> dict[str, Any]:
     """Create a job over the reports of a log, and of all windows after it. Wait for its end; its answer."""
-    asked = request(service, name, parameters, min(hours_of(reported)))
+    asked = request(service, name, parameters, min(reported.hours))
     service.call("POST", "/v1alpha/createJob", asked)
     path = f"/v1alpha/getJob?{urlencode({'job_request_id': asked['job_request_id']})}"
 

@@ -239,7 +239,6 @@ def sketch_leak(
     value: Value = "set",
     user: User = "client",
     skip_bad_rows: SkipBadRows = False,
-    precision: Annotated[int, typer.Option(min=4, max=20, help="The sketch has 2^precision registers.")] = 15,
     as_json: Json = False,
 ) -> None:
     """Attack a stored HyperLogLog: how well it reveals its members.
@@ -247,12 +246,12 @@ def sketch_leak(
     Example: kanon risk sketch-leak joins.csv --group 'set-*'
     """
     from kanon.risk.hashing import HashKey
-    from kanon.risk.sketch_leak import leak, users_of
+    from kanon.risk.sketch_leak import PRECISION, leak, users_of
 
     with _reading(None, skip_bad_rows) as reading:
         members, candidates = users_of(log, group, value, user, reading)
     with working("attacking the sketch"):
-        result = leak(members, candidates, precision, HashKey.fresh())
+        result = leak(members, candidates, PRECISION, HashKey.fresh())
     if as_json:
         show_json(result.as_json())
     else:

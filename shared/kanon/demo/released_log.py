@@ -13,7 +13,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from kanon.demo.reported_log import JOINS, VALUE, ReportedLog, Summary, key_of
+from kanon.demo.reported_log import JOINS, VALUE, WINDOW, ReportedLog, Summary, key_of
 from kanon.gate.mechanism.bounds import guarantee
 from kanon.gate.types import Type, read_types
 from kanon.joinlog.numbered import Texts
@@ -65,10 +65,10 @@ class ReleasedLog:
         counted: Counter[tuple[str, int]] = Counter()
         found: dict[tuple[int, str, str], None] = {}
         for join in self.reported.log.joins:
-            window = int(join.time) // (self.reported.window * PERIOD)
+            window = int(join.time) // (WINDOW * PERIOD)
             counted[join.client, window] += 1
             if counted[join.client, window] <= JOINS:
-                found[(window + 1) * self.reported.window, join.set, join.client] = None
+                found[(window + 1) * WINDOW, join.set, join.client] = None
         return list(found)
 
     @cached_property

@@ -5,7 +5,7 @@ Both demos of reports use it: the one of local files, and the one of a running s
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from hashlib import sha256
@@ -30,6 +30,8 @@ from kanon.reports.shared_info import CONTRIBUTION_BOUND, Rules
 ORIGIN = "https://demo.test"
 JOINS = 2
 """The number of joins of a client that count in a window."""
+WINDOW = 24
+"""Hours of a window: the unit of privacy is one client in one window."""
 VALUE = CONTRIBUTION_BOUND // JOINS
 """What a join adds to the sum of its set."""
 UNUSED = 20
@@ -48,12 +50,10 @@ class ReportedLog:
 
     Attributes:
         log: joins in the order of time.
-        window: hours of a window.
         released: the keys that the gate has released, sorted, for the mode kanon.
     """
 
     log: DemoLog
-    window: int
     released: NDArray[np.bytes_] = field(default_factory=lambda: np.empty(0, "S16"))
 
     @cached_property
@@ -62,10 +62,22 @@ class ReportedLog:
         counted: Counter[tuple[str, int]] = Counter()
         sums: Counter[bytes] = Counter()
         for join in self.log.joins:
-            unit = join.client, int(join.time * 1000) // (self.window * 3_600_000)
+            unit = join.client, int(join.time * 1000) // (WINDOW * 3_600_000)
             counted[unit] += 1
             sums[key_of(join.set)] += VALUE if counted[unit] <= JOINS else 0
         return dict(sums)
+
+    @property
+    def hours(self) -> set[int]:
+        """The hours since 1970 for which the reports are scheduled: the ends of their windows."""
+        return {(int(join.time) // 3600 // WINDOW + 1) * WINDOW for join in self.log.joins}
+
+    @property
+    def newer(self) -> "ReportedLog":
+        """The newer half of the windows."""
+        hours = sorted(self.hours)
+        first = (hours[len(hours) // 2] - WINDOW) * 3600
+        return replace(self, log=replace(self.log, joins=[join for join in self.log.joins if join.time >= first]))
 
     @property
     def unused(self) -> list[bytes]:
@@ -83,7 +95,7 @@ class ReportedLog:
 
     def encrypted(self, origin: str, keys: Sequence[EncryptionKey]) -> Iterator[avro.Report]:
         """A report for every join."""
-        client = Windows(origin, length=self.window * 3_600_000)
+        client = Windows(origin, length=WINDOW * 3_600_000)
         for report in contributions(client, self._events()):
             yield encrypt(report, keys)
 
@@ -194,7 +206,7 @@ class Files:
     def aggregated(self, parameters: PrivacyParameters) -> Summary:
         """Run a job over the files."""
         log = self.reported.log
-        end = int(max(join.time for join in log.joins)) + self.reported.window * 3600
+        end = int(max(join.time for join in log.joins)) + WINDOW * 3600
         rules = Rules(end, {KEY_ID: self.private}, check_age=end - log.start < 90 * 86_400)
         keys, domain = self.reported.keys(parameters.mode), None
         if keys is not None:

@@ -23,6 +23,8 @@ from kanon.risk.hashing import HashArray, HashKey, Registers, estimate, index_an
 Floats = NDArray[np.float64]
 
 HASH_BITS = 64
+PRECISION = 15
+"""A sketch has 2^15 registers."""
 
 
 @dataclass(frozen=True)

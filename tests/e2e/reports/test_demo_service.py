@@ -60,7 +60,7 @@ def ran() -> Iterator[Ran]:
             send = demo.send
             patch.setattr(demo, "send", lambda service, sealed: (sent.extend(sealed), send(service, sealed)))
             patch.setattr(demo.typer, "echo", lambda text, **_: said.append(text))
-            taken = demo.recent(generated_log(3, days=9, joins=90, sets=20), 24, stack.clock.now(), 60)
+            taken = demo.recent(generated_log(3, days=9, joins=90, sets=20), stack.clock.now(), 60)
             budgets = demo.run(service, taken)
         yield Ran(service, taken, sent, "\n".join(said), budgets)
         assert stack.failures == []
@@ -83,7 +83,7 @@ def test_the_demo_notices_a_wrong_number_and_a_missing_key(ran: Ran) -> None:
 
 
 def test_the_demo_notices_budget_that_was_spent_twice_or_not_at_all(ran: Ran) -> None:
-    older, newer = demo.hours_of(ran.reported), demo.hours_of(demo.newer_half(ran.reported))
+    older, newer = ran.reported.hours, ran.reported.newer.hours
     expected = dict.fromkeys(older, OLDER_LEFT) | dict.fromkeys(newer, LEFT)
     demo.check_spent(ran.service, ran.budgets.answers, expected)
     one = min(newer)
@@ -104,7 +104,7 @@ def test_the_bars_of_the_picture_are_what_the_ledger_says(ran: Ran) -> None:
             assert bar.get_y() == tops[hour]
             heights[bars.get_label()][hour] = bar.get_height()
             tops[hour] += bar.get_height()
-    older, newer = demo.hours_of(ran.reported), demo.hours_of(demo.newer_half(ran.reported))
+    older, newer = ran.reported.hours, ran.reported.newer.hours
     run = ran.service.run
     assert heights == {f"{run}-declared": dict.fromkeys(older, 4.0), f"{run}-discover": dict.fromkeys(newer, 4.0)}
     for answer in demo.budgets_of(ran.service, ran.sealed):
@@ -140,9 +140,9 @@ def test_the_demo_ends_with_a_reason_after_a_timeout(ran: Ran) -> None:
 
 def test_the_demo_moves_a_log_by_whole_windows() -> None:
     log = generated_log(3, days=9, joins=300, sets=20)
-    moved = demo.recent(log, 6, 1_800_000_000.0, 100).log
+    moved = demo.recent(log, 1_800_000_000.0, 100).log
     assert len(moved.joins) <= 100
-    assert moved.joins[-1].time < 1_800_000_000 // 21_600 * 21_600
-    assert (moved.joins[0].time - log.joins[0].time) % 21_600 == 0
+    assert moved.joins[-1].time < 1_800_000_000 // 86_400 * 86_400
+    assert (moved.joins[0].time - log.joins[0].time) % 86_400 == 0
     whole = replace(log, joins=log.joins[-1:])
-    assert len(demo.recent(whole, 6, 1_800_000_000.0, 100).log.joins) == 1
+    assert len(demo.recent(whole, 1_800_000_000.0, 100).log.joins) == 1

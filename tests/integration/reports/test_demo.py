@@ -34,7 +34,7 @@ def one_process_and_one_noise():
 
 @pytest.fixture(scope="module")
 def reported():
-    return ReportedLog(generated_log(3, days=9, joins=900, sets=20), 24)
+    return ReportedLog(generated_log(3, days=9, joins=900, sets=20))
 
 
 @pytest.fixture(scope="module")
@@ -94,10 +94,10 @@ def test_a_report_that_was_lost_or_is_in_error_is_noticed(summaries, reported, n
 
 
 def test_the_command_draws_a_picture_and_prints_window_and_guarantee(reported, tmp_path):
-    arguments = ["--log", logged(tmp_path, reported), "--window-hours", "6", "--plot", tmp_path / "p.png"]
+    arguments = ["--log", logged(tmp_path, reported), "--plot", tmp_path / "p.png"]
     told = CliRunner().invoke(app, ["reports", "demo", *map(str, arguments)])
     assert told.exit_code == 0, told.output
-    assert "one client in one window of 6 h" in told.output
+    assert "one client in one window of 24 h" in told.output
     assert "e^epsilon, epsilon = 2" in told.output
     assert "fixed before and independent of the log" in told.output
     assert (tmp_path / "p.png").read_bytes()[:4] == b"\x89PNG"
@@ -110,7 +110,7 @@ def test_the_command_draws_a_picture_and_prints_window_and_guarantee(reported, t
 @pytest.fixture(scope="module")
 def released():
     """A log of which some sets are shared by 50 clients."""
-    return ReleasedLog(ReportedLog(generated_log(3, days=9, joins=3_000, sets=20), 24), 1)
+    return ReleasedLog(ReportedLog(generated_log(3, days=9, joins=3_000, sets=20)), 1)
 
 
 def test_the_gate_releases_about_the_sets_that_its_crowd_shares(released):

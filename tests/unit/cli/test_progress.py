@@ -39,7 +39,7 @@ def run(command: str) -> None:
 def test_commands_that_read_a_log_say_so(told: list[str]) -> None:
     run("risk uniqueness joins.csv")
     run("risk no-noise joins.csv --k 3")
-    run("risk sketch-leak joins.csv --group set-1 --precision 4")
+    run("risk sketch-leak joins.csv --group set-1")
     run("simulate joins.csv --profile published")
     assert told == [
         *("reading the log", "computing the report"),
