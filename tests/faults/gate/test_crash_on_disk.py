@@ -71,12 +71,13 @@ def gated(path: Path, step: int) -> Any:
 
 
 def imported(path: Path, _: int) -> Any:
-    rows = [row for step in range(FIRST - 4, FIRST) for row in rows_of(step)]
+    rows = [row for step in range(FIRST - 4, FIRST + 1) for row in rows_of(step)]
     shutil.rmtree(path / "unused", ignore_errors=True)
     with opened(path, FIRST * PERIOD, to_import=True) as directory:
         if directory.control.manifest() is None:
             import_log(directory, batches(rows), FIRST * PERIOD)
-        return sizes(directory), directory.control.manifest().step  # type: ignore[union-attr]
+        joined, manifest = directory.log.count(FIRST), directory.control.manifest()
+        return sizes(directory), joined, None if manifest is None else manifest.step
 
 
 def forgotten(path: Path, step: int) -> Any:

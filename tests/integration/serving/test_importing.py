@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from kanon.errors import ConfigurationError
+from kanon.gate.storage.disk.control import ControlFile
 from kanon.joinlog.numbered import JoinBatch
 from kanon.serving.arrivals import Arrivals
 from kanon.serving.directory import IMPORTING
 from kanon.serving.gating import run
 from kanon.serving.importing import import_log
-from tests.integration.serving.own_joins import FIRST, PERIOD, SETS, Oracle, Row, batches, opened, unreferenced
+from tests.integration.serving.own_joins import FIRST, PERIOD, SETS, TYPES, Oracle, Row, batches, opened, unreferenced
 
 pytestmark = pytest.mark.usefixtures("small")
 
@@ -87,6 +88,27 @@ def test_an_import_that_stopped_is_not_taken_for_a_deployment_and_begins_anew(tm
         counted = import_log(directory, batches(rows), now)
         assert directory.control.text(IMPORTING) is None
     assert counted.new == len({row for row in rows if row.time // PERIOD > FIRST - 6})
+
+
+def test_the_joins_of_the_step_of_now_are_in_the_log_if_an_import_dies_and_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start brings them to the log, and then the import deletes this."""
+    now = (FIRST + 0.5) * PERIOD
+    rows = [Row(FIRST * PERIOD, SETS[0], str(client)) for client in range(6)]
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for _ in range(2):
+        with opened(tmp_path / "d", now, to_import=True) as directory, monkeypatch.context() as patch:
+            patch.setattr(ControlFile, "begin_with", dies)
+            with pytest.raises(KeyboardInterrupt):
+                import_log(directory, batches(rows), now)
+    with opened(tmp_path / "d", now, to_import=True) as directory:
+        import_log(directory, batches(rows), now)
+    with opened(tmp_path / "d", now) as directory:
+        assert directory.log.count(FIRST) == len(rows) * len(TYPES)
 
 
 def test_of_a_popular_set_the_latest_members_are_kept(tmp_path: Path) -> None:

@@ -165,8 +165,11 @@ class DiskLog:
         """Accept no join of ``step`` or an earlier step any more. What was answered is stored."""
         with self._lock:
             self._closed_through = step if self._closed_through is None else max(step, self._closed_through)
-            for closed in [each for each in self._files if each <= self._closed_through]:
-                self._files.pop(closed).close()
+            self._close_before(self._closed_through + 1)
+
+    def _close_before(self, step: int) -> None:
+        for closed in [each for each in self._files if each < step]:
+            self._files.pop(closed).close()
 
     def steps(self) -> list[int]:
         """The steps that have joins, oldest first."""
@@ -217,6 +220,8 @@ class DiskLog:
 
     def forget_before(self, step: int) -> None:
         """Delete the files of the steps before ``step``."""
+        with self._lock:  # a file that is deleted while it is open takes more joins, and loses them
+            self._close_before(step)
         for old in self.steps():
             if old < step:
                 for path in self._directory.glob(f"{old}{SUFFIX}*"):
