@@ -108,11 +108,15 @@ class Segments(Decisions):
         kept = self.control.manifests()
         wanted = self.schedule.manifests_kept([manifest.step for manifest in kept], now)
         self.control.forget_manifests([manifest.step for manifest in kept if manifest.step not in wanted])
-        named = {piece.name for manifest in kept if manifest.step in wanted for piece in manifest.pieces}
-        self.parts.sweep(named, self.run)
+        self.sweep()
         if wanted:
             self.log.forget_before(min(wanted) + 1)
         self.control.expire(now)
+
+    def sweep(self) -> None:
+        """Delete the parts that no manifest names: old ones, and those of a step that was not completed."""
+        named = {piece.name for manifest in self.control.manifests() for piece in manifest.pieces}
+        self.parts.sweep(named, self.run)
 
     def _mark(self) -> int:
         mark = self.control.evaluated_through()

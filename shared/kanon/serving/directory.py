@@ -139,7 +139,11 @@ class Directory:
 
     def evaluate(self, now: float) -> RunResult:
         """Evaluate and publish the closed steps; see :meth:`Segments.evaluate`. Once an hour old files are deleted."""
-        done = self.segments.evaluate(now)
+        try:
+            done = self.segments.evaluate(now)
+        except Exception:
+            self.segments.sweep()  # each new attempt writes its parts again, and may fill the disk
+            raise
         if done.steps and now - self._kept >= min(3600, self.settings.period):
             self.segments.keep(now)
             self._kept = now
@@ -303,6 +307,7 @@ def open_directory(path: Path, given: Given | None, now: float, *, to_import: bo
             int(control.text(FIRST_STEP) or 0),
             generation=in_force(settings.log_generations),
         )
+        segments.sweep()
         control.remember()
         opened.pop_all()
     joining = Joining(types, pepper, client_key, log, settings.period, settings.outage_allowance, seal)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kanon.errors import ConfigurationError
+from kanon.errors import ConfigurationError, UndecodableMembersError
 from kanon.gate import segments
 from kanon.gate.joining import Join
 from kanon.gate.names import client_token, set_key
@@ -102,6 +102,26 @@ def test_a_first_start_that_stops_is_continued_by_the_next_one(
         assert directory.joining.join_all([Join("grid", SETS[0], "client", b"c")], (FIRST + 1) * PERIOD) == [True]
         directory.evaluate(end(FIRST + 1))
         assert directory.evaluated_through == FIRST + 1
+
+
+def test_a_step_that_stops_again_and_again_leaves_no_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first times it fails at its last part. Then processes are killed there."""
+    with opened(tmp_path / "d", FIRST * PERIOD) as directory:
+        for step in (FIRST, FIRST + 1):
+            assert all(directory.joining.join_all([Join("grid", each, "client", b"c") for each in SETS], step * PERIOD))
+        directory.evaluate(end(FIRST))
+        *kept, last = directory.control.manifest().pieces  # type: ignore[union-attr]
+        (directory.parts.folder / last.name).unlink()
+        for _ in range(3):
+            with pytest.raises(UndecodableMembersError):
+                directory.evaluate(end(FIRST + 1))
+            assert {each.name for each in directory.parts.folder.iterdir()} == {piece.name for piece in kept}
+    monkeypatch.setattr(Directory, "evaluate", lambda own, now: own.segments.evaluate(now))
+    for _ in range(3):
+        with opened(tmp_path / "d", FIRST * PERIOD) as directory:
+            assert {each.name for each in directory.parts.folder.iterdir()} == {piece.name for piece in kept}
+            with pytest.raises(UndecodableMembersError):
+                directory.evaluate(end(FIRST + 1))
 
 
 def test_a_type_whose_number_does_not_fit_into_a_join_is_refused_before_any_join(tmp_path: Path) -> None:
