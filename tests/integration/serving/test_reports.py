@@ -325,6 +325,26 @@ def test_a_report_that_is_not_stored_is_not_acknowledged(served: Machine, monkey
     assert "kanon_reports_refused_total 1.0" in served.request("GET", "/metrics").body.decode()
 
 
+def test_jobs_do_not_wait_for_reports_that_arrive_all_the_time(
+    served: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One more report arrives whenever some are stored."""
+    collect(served, range(3))
+    create(served, "first")
+    more, store = iter(range(3, 40)), FolderObjects.put_new
+
+    def stored(self: FolderObjects, key: str, body: bytes) -> None:
+        store(self, key, body)
+        if key.startswith("reports/"):
+            collect(served, [next(more)])
+
+    monkeypatch.setattr(FolderObjects, "put_new", stored)
+    turn(served)
+    assert code(served, "first") == "SUCCESS"
+    assert row_of(served, "first").values["counters"]["accepted"] == 3
+    assert reports_of(served).file.arrivals() == 1
+
+
 def test_caps_never_change_and_origins_may(tmp_path: Path) -> None:
     path = tmp_path / "data"
     refuse(path, RequestedParameters(None, "3"), "turn them on with --report-origins")

@@ -123,8 +123,13 @@ class ReportsWorker:
     rotation: Rotation[FileEpoch]
 
     def store(self, now: float) -> None:
-        """Write the reports that have arrived into objects. One that is written twice counts once in a job."""
-        while arrived := self.file.arrived(A_BATCH):
+        """Write the reports that have arrived into objects. One that is written twice counts once in a job.
+
+        Those that arrive meanwhile wait for the next time: jobs do not wait for them.
+        """
+        left = self.file.arrivals()
+        while left > 0 and (arrived := self.file.arrived(A_BATCH)):
+            left -= len(arrived)
             batch = ReportBatch()
             for number, message in arrived.items():
                 batch.add(str(number), message)

@@ -161,6 +161,10 @@ class ReportsFile(Counted):
         """Store a report; it is durable when this returns."""
         self.database.execute("INSERT INTO arrivals (message) VALUES (?)", (message,))
 
+    def arrivals(self) -> int:
+        """The number of reports that are not in an object yet."""
+        return int(self.database.execute("SELECT COUNT(*) FROM arrivals").fetchone()[0])
+
     def arrived(self, most: int) -> dict[int, str]:
         """The first reports that are not in an object yet, by number."""
         return dict(self.database.execute("SELECT number, message FROM arrivals ORDER BY number LIMIT ?", (most,)))
