@@ -60,6 +60,7 @@ OTHERS = {
     "reports.service.shards": {"KEY_BYTES"},
     "reports.histogram": {"RUNS", "SLOT_BYTES"},  # RUNS: one for each hexadecimal digit
     "reports.noise": {"PRECISION", "TIE_BITS"},
+    "reports.storage.disk": {"MOST_CHARACTERS"},  # a batch is one object
     "reports.storage.objects": {"BUCKETS"},
     "reports.payload": {"BUCKET_BYTES", "ID_BYTES", "OVERHEAD", "VALUE_BYTES", "_LEAST_PAIR", "_TEXT"},
     "reports.service.one_machine": {"A_BATCH", "REPORTS_KEPT", "WORK_KEPT"},  # a batch is one object

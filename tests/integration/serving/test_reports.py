@@ -21,6 +21,7 @@ from kanon.errors import ConfigurationError
 from kanon.reports.errors import JobError
 from kanon.reports.job import Amount
 from kanon.reports.service.one_machine import FileSpending, ReportsWorker
+from kanon.reports.storage import disk as storage
 from kanon.reports.storage.budgets import Charge, CommitOutcome
 from kanon.reports.storage.disk import NAME, FileBudgets, FolderObjects, KeyFiles, ReportsFile, begin_again
 from kanon.reports.storage.objects import NameTakenError
@@ -343,6 +344,18 @@ def test_jobs_do_not_wait_for_reports_that_arrive_all_the_time(
     assert code(served, "first") == "SUCCESS"
     assert row_of(served, "first").values["counters"]["accepted"] == 3
     assert reports_of(served).file.arrivals() == 1
+
+
+def test_large_reports_are_read_a_few_at_a_time(served: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    collect(served, range(5))
+    file = reports_of(served).file
+    (size,) = {len(message) for message in file.arrived(99).values()}
+    monkeypatch.setattr(storage, "MOST_CHARACTERS", 2 * size)
+    assert len(file.arrived(99)) == 2
+    monkeypatch.setattr(storage, "MOST_CHARACTERS", 1)
+    turn(served)
+    assert file.arrivals() == 0
+    assert len(list((served.directory.path / "reports").rglob("*.avro"))) == 5
 
 
 def test_caps_never_change_and_origins_may(tmp_path: Path) -> None:

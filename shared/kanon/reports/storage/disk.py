@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 NAME = "reports.db"
+MOST_CHARACTERS = 1 << 25
+"""Of reports that are read at once: anybody may send reports, of up to 66,000 characters each."""
 MOST_NAME_BYTES = 255
 """Of a part of a name between two slashes, as file systems have it."""
 SCHEMA = """
@@ -166,8 +168,14 @@ class ReportsFile(Counted):
         return int(self.database.execute("SELECT COUNT(*) FROM arrivals").fetchone()[0])
 
     def arrived(self, most: int) -> dict[int, str]:
-        """The first reports that are not in an object yet, by number."""
-        return dict(self.database.execute("SELECT number, message FROM arrivals ORDER BY number LIMIT ?", (most,)))
+        """The first reports that are not in an object yet, by number: so many, or as many as fit into memory."""
+        found, size = dict[int, str](), 0
+        for number, message in self.database.execute("SELECT number, message FROM arrivals ORDER BY number"):
+            found[number] = message
+            size += len(message)
+            if len(found) >= most or size >= MOST_CHARACTERS:
+                break
+        return found
 
     def stored(self, numbers: Iterable[int]) -> None:
         """These reports are in objects."""
