@@ -161,9 +161,14 @@ class Lister:
         return done
 
     def _publish(self, type_: Type, step: int) -> bool:
-        """Publish the list of a type at a step, unless there is one of this step or a later one."""
-        newest = self.file.newest(type_.name)
-        if newest is not None and newest.step >= step:
+        """Publish the list of a type at a step, unless there is one of this step or a later one.
+
+        Statuses have two crossings of a set. If evaluation is more than a hold ahead of the step, as after an outage,
+        they may lack the one that counts there. Then the list before stays.
+        """
+        newest, restart = self.file.newest(type_.name), type_.parameters.restart
+        hold = type_.parameters.window if restart is None else restart.hold
+        if (newest is not None and newest.step >= step) or self.directory.evaluated_through > step + hold:
             return False
         database = self.file.database
         with transaction(database):

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from pyarrow import parquet
 
 from kanon.errors import ConfigurationError, FingerprintMismatchError
 from kanon.findings import Verdict
-from kanon.gate import deciding, sealing
+from kanon.gate import deciding, sealing, segments
 from kanon.gate import lists as gate_lists
 from kanon.gate.joining import Join
 from kanon.gate.lists import ReadableList, place_of_step, true_since
@@ -481,3 +482,27 @@ def test_lists_go_on_after_a_new_generation_and_without_a_retired_type(tmp_path:
         lister = Lister(directory)
         assert lister.publish(visible(directory, FIRST + 22)) == 1
         assert lister.file.newest("crossing") == ReadableList(FIRST + 22, 0, len(values(lister, "crossing")))
+
+
+def test_no_list_is_of_a_step_so_early_that_crossings_that_count_there_may_be_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service catches up 40 steps. Those that were evaluated before a tick are shown; it goes on behind them."""
+    last = FIRST + 40
+    with opened(tmp_path / "d", FIRST * PERIOD) as directory:
+        lister = Lister(directory)
+        go_on(lister, range(FIRST, FIRST + 8))
+        before = {name: (lister.file.newest(name), values(lister, name)) for name in LISTED}
+        assert all(true for _, true in before.values())
+        for step in range(FIRST + 8, last + 1):
+            join(directory, step)
+        passed = iter([0.0] * 5)
+        monkeypatch.setattr(segments, "time", SimpleNamespace(monotonic=lambda: next(passed, PERIOD / 2)))
+        directory.evaluate(closed(last))
+        now = visible(directory, last)
+        assert lister.visible(now) == FIRST + 11
+        lister.publish(now)
+        assert {name: (lister.file.newest(name), values(lister, name)) for name in LISTED} == before
+        lister.publish(now + PERIOD)
+        assert {lister.file.newest(name).step for name in LISTED} == {last}  # type: ignore[union-attr]
+        assert (last, values(lister, "crossing")) == answers(directory, "crossing", now + PERIOD)
