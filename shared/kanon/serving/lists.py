@@ -61,14 +61,17 @@ class ListsFile(Database):
         ).fetchone()
         return None if row is None else ReadableList(*row)
 
-    def page(self, type_name: str, found: ReadableList, after: bytes, most: int) -> list[tuple[bytes, ListEntry]]:
-        """Values behind the hash ``after`` with their hashes, in the order of hashes."""
+    def page(
+        self, type_name: str, found: ReadableList, after: bytes, most: int
+    ) -> list[tuple[bytes, ListEntry]] | None:
+        """Values behind the hash ``after`` with their hashes, in the order of hashes; None if the list is gone."""
         rows = self.database.execute(
             "SELECT digest, value, since FROM entries WHERE type = ? AND step = ? AND digest > ?"
             " ORDER BY digest LIMIT ?",
             (type_name, found.step, after, most),
         )
-        return [(bytes(digest), ListEntry(value, since)) for digest, value, since in rows]
+        values = [(bytes(digest), ListEntry(value, since)) for digest, value, since in rows]
+        return values if self._has(type_name, found) else None
 
     def digests(self, type_name: str, step: int, first: bytes, end: bytes | None) -> list[bytes]:
         """The hashes from ``first`` up to ``end``, which is not included, sorted."""
@@ -80,12 +83,17 @@ class ListsFile(Database):
         return [bytes(digest) for (digest,) in rows]
 
     def range_file(self, of: ListStep, found: ReadableList, name: str) -> bytes | None:
-        """A range file; None if the list has none of this name."""
+        """A range file; None if the list has none of this name, or is gone."""
         number = number_of(name, found.bits)
         if number is None:
             return None
         end = first_of(number + 1, found.bits) if number + 1 < 1 << found.bits else None
-        return encode(of, found.bits, self.digests(of.type_name, found.step, first_of(number, found.bits), end))
+        digests = self.digests(of.type_name, found.step, first_of(number, found.bits), end)
+        return encode(of, found.bits, digests) if self._has(of.type_name, found) else None
+
+    def _has(self, type_name: str, found: ReadableList) -> bool:
+        """Whether a list is still there, after it was read: the lister may have forgotten it meanwhile."""
+        return self.of_step(type_name, found.step) is not None
 
 
 @dataclass

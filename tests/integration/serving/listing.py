@@ -83,6 +83,7 @@ def values(lister: Lister, name: str) -> set[str]:
     found = lister.file.newest(name)
     assert found is not None
     rows = lister.file.page(name, found, b"", 1000)
+    assert rows is not None
     assert found.values == len(rows)
     assert [sha for sha, _ in rows] == sorted(set_of(listed.value) for _, listed in rows)
     return {listed.value for _, listed in rows}

@@ -11,6 +11,7 @@ import pytest
 from kanon.client import Client, ListedValue, RefusedError, SetId, UnexpectedAnswerError, value_id
 from kanon.client.connection import HttpAnswer
 from kanon.gate import list_routes, ranges
+from kanon.gate.lists import KEPT
 from kanon.serving.access import AuthMode
 from tests.integration.serving.machine import KEYS, PERIOD, Machine, machine
 
@@ -85,6 +86,20 @@ def test_pages_together_are_the_list_also_if_a_newer_one_is_published_between_th
     publish(served)
     assert released(served, f"?limit=3&after={first['next']}").status == 404
     assert "another" in {entry["value"] for entry in json.loads(released(served).body)["values"]}
+
+
+def test_a_list_that_is_forgotten_while_it_is_read_is_not_empty_but_gone(served: Machine) -> None:
+    assert served.service.listing is not None
+    file = served.service.listing.lister.file
+    found = file.newest("terms")
+    assert found is not None
+    rows = file.page("terms", found, b"", 1)
+    assert rows is not None
+    assert file.page("terms", found, b"\xff" * 32, 1) == []
+    for _ in range(KEPT):
+        publish(served)
+    assert file.page("terms", found, rows[0][0], 1) is None
+    assert file.range_file(ranges.ListStep("terms", found.step, 0), found, "all") is None
 
 
 def test_csv_executes_nothing_and_links_its_next_page(served: Machine) -> None:

@@ -201,7 +201,7 @@ def rows_of(lister: Lister, name: str) -> list[Any]:
     """The rows of the newest list, with their hashes."""
     found = lister.file.newest(name)
     assert found is not None
-    return lister.file.page(name, found, b"", 1000)
+    return lister.file.page(name, found, b"", 1000) or []
 
 
 def test_since_is_the_first_step_of_the_run_of_true_answers_that_two_crossings_show() -> None:
