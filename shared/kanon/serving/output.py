@@ -138,7 +138,8 @@ def _read(table: Path) -> list[dict[str, Any]]:
         if table.suffix.lower() == ".parquet":
             found = parquet.read_table(table)
         else:
-            found = csv.read_csv(table, parse_options=parsing, convert_options=options)
+            one_block = csv.ReadOptions(block_size=table.stat().st_size)  # a row that is longer than a block fails
+            found = csv.read_csv(table, one_block, parsing, options)
         return list(found.select(list(COLUMNS)).to_pylist())
     except (pa.ArrowException, KeyError, OSError) as error:
         raise ConfigurationError(f"{table} cannot be read as a table of statuses: choose another name") from error

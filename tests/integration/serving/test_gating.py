@@ -164,7 +164,9 @@ def test_an_output_that_missed_runs_is_brought_up_to_date(tmp_path: Path) -> Non
     assert standing(table) == {NamedSet("grid", SETS[0])}
 
 
-@pytest.mark.parametrize("text", ['a "quoted", one', "two\nlines", "é漢", "NULL", "", " "])
+@pytest.mark.parametrize(
+    "text", ['a "quoted", one', "two\nlines", "é漢", "NULL", "", " ", "long" * 600_000], ids=lambda text: text[:15]
+)
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_a_value_is_the_same_text_in_every_table(tmp_path: Path, text: str, form: str) -> None:
     table = tmp_path / f"s.{form}"
