@@ -220,13 +220,14 @@ AFTER_A_CLOCK_AHEAD = (
 
 
 def ahead(mark: int, schedule: Schedule, now: float) -> str:
-    """What is wrong if steps after the one of ``now`` were evaluated, or the first one is later; empty if nothing is.
+    """What is wrong if the step of ``now`` or a later one is closed, or the first one is later; empty if nothing is.
 
-    With a clock that is set back by less than a step, only joins are refused, until the next step.
+    The clock was set back, or ``kanon gate`` has closed the step of ``now``.
     """
-    if mark <= schedule.last_closed(now) + 1:
+    end = end_of(mark, schedule.period)
+    if end <= now:
         return ""
-    until = moment(end_of(mark, schedule.period))
+    until = moment(end)
     return f"steps are closed up to {until}, which is later than now, so joins do not count"
 
 
