@@ -86,7 +86,7 @@ def _copy(source: Path, to: Path) -> Manifest:
     if (source / arrivals.NAME).exists():
         _copy_database(source / arrivals.NAME, to / arrivals.NAME)
     for file in (source / "log").glob(f"*{SUFFIX}"):
-        if int(file.name.removesuffix(SUFFIX)) > manifest.step:
+        if file.stem.isdecimal() and int(file.stem) > manifest.step:
             _copy_database(file, to / "log" / file.name)
     if (source / ACCOUNTS).exists():
         _copy_database(source / ACCOUNTS, to / ACCOUNTS)

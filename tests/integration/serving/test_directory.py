@@ -12,6 +12,7 @@ from kanon.gate.joining import Join
 from kanon.gate.names import client_token, set_key
 from kanon.gate.storage.disk.control import MOST_TYPES, ControlFile
 from kanon.serving import directory as directory_module
+from kanon.serving.backup import backup
 from kanon.serving.directory import Directory
 from tests.integration.serving.own_joins import FIRST, PERIOD, TYPES, opened
 from tests.naive import Naive
@@ -122,6 +123,19 @@ def test_a_step_that_stops_again_and_again_leaves_no_parts(tmp_path: Path, monke
             assert {each.name for each in directory.parts.folder.iterdir()} == {piece.name for piece in kept}
             with pytest.raises(UndecodableMembersError):
                 directory.evaluate(end(FIRST + 1))
+
+
+def test_a_file_that_is_not_ours_stops_nothing_and_stays(tmp_path: Path) -> None:
+    opened(tmp_path / "d", FIRST * PERIOD).close()
+    others = [tmp_path / "d" / "log" / f"{FIRST} (copy).db", tmp_path / "d" / "parts" / "a-b-c.part"]
+    others.append(tmp_path / "d" / "parts" / ".download.part")
+    for other in others:
+        other.touch()
+    with opened(tmp_path / "d", FIRST * PERIOD) as directory:
+        directory.evaluate(end(FIRST))
+        directory.segments.keep(end(FIRST))
+        backup(directory.path, tmp_path / "b")
+    assert all(other.exists() for other in others)
 
 
 def test_a_type_whose_number_does_not_fit_into_a_join_is_refused_before_any_join(tmp_path: Path) -> None:

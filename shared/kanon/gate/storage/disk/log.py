@@ -173,7 +173,7 @@ class DiskLog:
 
     def steps(self) -> list[int]:
         """The steps that have joins, oldest first."""
-        return sorted(int(path.name.removesuffix(SUFFIX)) for path in self._directory.glob(f"*{SUFFIX}"))
+        return sorted(int(path.stem) for path in self._directory.glob(f"*{SUFFIX}") if path.stem.isdecimal())
 
     def count(self, step: int) -> int:
         """The number of joins of a step."""

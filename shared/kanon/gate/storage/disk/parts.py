@@ -61,6 +61,7 @@ class PartFiles:
 
     def sweep(self, named: Collection[str], run: int) -> None:
         """Delete the parts of runs up to ``run`` that no manifest names."""
-        for path in self.folder.glob(f"*{SUFFIX}"):
-            if path.name not in named and int(path.name.split("-")[1]) <= run:
+        for path in self.folder.glob(f"*-*-*{SUFFIX}"):
+            put_by = path.name.split("-")[1]
+            if path.name not in named and put_by.isdecimal() and int(put_by) <= run:  # others are not ours
                 path.unlink(missing_ok=True)
