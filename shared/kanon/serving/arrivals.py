@@ -78,12 +78,13 @@ class Reader:
     names: Names
     step: int  # that of now
     period: int  # the length of a step, s
+    mark: int = -1  # the last step evaluated; after it, rows that had left the window were forgotten
     counted: RowCounts = field(default_factory=RowCounts)
 
     def usable(self, batch: "JoinBatch") -> Iterator[tuple[int, bytes, bytes, bytes]]:
         """Step, set, client and hash of each row that lies in the window."""
         steps = np.floor_divide(batch.times, self.period).astype(np.int64)
-        old, future = steps <= self.step - self.names.window, steps > self.step
+        old, future = steps <= max(self.step, self.mark) - self.names.window, steps > self.step
         self.counted.old += int(np.count_nonzero(old))
         self.counted.future += int(np.count_nonzero(future))
         rows = np.flatnonzero(~old & ~future)

@@ -45,7 +45,7 @@ class Ran:
     Attributes:
         counted: what became of the rows.
         statuses: the answers; None if the output already has those of a later step.
-        waits_for: the step in which new rows count, if it is later than that of now.
+        waits_for: the step in which new rows count, if it is later than that of now, and there are any or it is far.
     """
 
     counted: RowCounts
@@ -72,13 +72,13 @@ def run(directory: Directory, batches: "Iterable[JoinBatch]", now: float, throug
     step = step_at(now, period)
     arrival = max(step, directory.evaluated_through + 1, through + 1)
     with closing(Arrivals(directory.path)) as arrivals:
-        reader = Reader(directory.names, step, period)
+        reader = Reader(directory.names, step, period, directory.evaluated_through)
         arrivals.record(batches, reader, arrival, lambda _, entries: arrivals.wait(arrival, entries))
         arrivals.finish(directory.log)
         if arrival == step:
             directory.evaluate(end_of(step, period) + directory.settings.grace)
         statuses = released(directory, arrivals) if directory.evaluated_through >= through else None
-    waits = arrival != step and reader.counted.new
+    waits = arrival > step + 1 or (arrival != step and reader.counted.new)  # the first: the clock was ahead
     return Ran(reader.counted, statuses, arrival if waits else None)
 
 

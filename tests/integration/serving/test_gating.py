@@ -95,6 +95,18 @@ def gated(path: Path, rows: list[Row], step: int, table: Path | None = None) -> 
     return ran
 
 
+def test_a_row_counts_once_also_if_the_clock_was_ahead_and_is_set_back(tmp_path: Path) -> None:
+    """The run that was ahead has forgotten the rows that had left the window then."""
+    window = TYPES["grid"]["window"]
+    rows = [row for step in (FIRST, FIRST + window) for row in crowd(step)]
+    assert gated(tmp_path / "d", crowd(FIRST), FIRST).counted.new == 12
+    assert gated(tmp_path / "d", rows, FIRST + window).counted.new == 12
+    again = gated(tmp_path / "d", [*rows, *crowd(FIRST + 1)], FIRST + 1)
+    assert (again.counted.new, again.counted.old, again.counted.future) == (12, 12, 12)
+    again = gated(tmp_path / "d", rows, FIRST)
+    assert (again.counted.new, again.waits_for) == (0, FIRST + window + 1)
+
+
 def test_a_second_run_in_a_step_leaves_its_statuses_and_its_rows_count_in_the_next_step(tmp_path: Path) -> None:
     first = gated(tmp_path / "d", [], FIRST)
     again = gated(tmp_path / "d", crowd(FIRST), FIRST)
