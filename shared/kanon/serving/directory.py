@@ -61,7 +61,6 @@ from kanon.serving.secret_files import (
     noise_key,
     noise_texts,
     refuse_given,
-    replace_secret,
     secrets_of,
     write_secret,
 )
@@ -384,7 +383,7 @@ def _draw_noise_key(
     texts, recorded = noise_texts(file), recorded_names(control.recorded(OWNER), NOISE_KEY)
     new = NoiseKeyEntry(id=str(1 + max(map(int, {*texts, *recorded}))), from_step=first)
     text = at_random(NOISE_KEYS)
-    replace_secret(file, json.dumps({**{entry.id: texts[entry.id] for entry in settings.noise_keys}, new.id: text}))
+    write_secret(file, json.dumps({**{entry.id: texts[entry.id] for entry in settings.noise_keys}, new.id: text}))
     unused = [entry for entry in settings.noise_keys if entry.from_step >= first]
     control.unrecord(OWNER, [f"{NOISE_KEY}{entry.id}" for entry in unused])
     control.record(OWNER, noise_key_fingerprints([new], {new.id: noise_key(new.id, text)}))
@@ -406,7 +405,7 @@ def _forget_old_keys(control: ControlFile, path: Path) -> None:
     texts = noise_texts(file) if file.exists() else {}
     named = {entry.id: texts[entry.id] for entry in entries if entry.id in texts}
     if named != texts:
-        replace_secret(file, json.dumps(named))
+        write_secret(file, json.dumps(named))
 
 
 def _end_reports(path: Path) -> None:

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kanon.created import flush
+from kanon.created import PRIVATE, flush
 from kanon.disk import UNFINISHED
 from kanon.errors import ConfigurationError
 from kanon.keys import Secret
@@ -148,21 +148,16 @@ def _text(file: Path) -> str:
         raise ConfigurationError(f"{file} cannot be read as text: {error}") from error
 
 
-def replace_secret(file: Path, text: str) -> None:
-    """Put another secret in the place of one; durable when this returns."""
+def write_secret(file: Path, text: str) -> None:
+    """Write a secret that only this user can read, in the place of one that is there; whole, or not at all.
+
+    It is durable when this returns.
+    """
     new = file.with_name(f".{file.name}{UNFINISHED}")
     new.unlink(missing_ok=True)
-    write_secret(new, text)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE), "w") as written:
+        written.write(text)
+        written.flush()
+        os.fsync(written.fileno())
     new.replace(file)
-    flush(file.parent)
-
-
-def write_secret(file: Path, text: str) -> None:
-    """Write a secret that only this user can read; it is durable when this returns."""
-    handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        os.write(handle, text.encode())
-        os.fsync(handle)
-    finally:
-        os.close(handle)
     flush(file.parent)

@@ -1,8 +1,10 @@
 """A deployment in a directory gives the answers of the plain algorithm, however it is stopped, split and swept."""
 
+import os
 import random
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from kanon.gate.joining import Join
 from kanon.gate.names import client_token, set_key
 from kanon.gate.storage.disk.control import MOST_TYPES, ControlFile
 from kanon.serving import directory as directory_module
+from kanon.serving import secret_files
 from kanon.serving.backup import backup
 from kanon.serving.directory import Directory
 from tests.integration.serving.own_joins import FIRST, PERIOD, TYPES, opened
@@ -103,6 +106,31 @@ def test_a_first_start_that_stops_is_continued_by_the_next_one(
         assert directory.joining.join_all([Join("grid", SETS[0], "client", b"c")], (FIRST + 1) * PERIOD) == [True]
         directory.evaluate(end(FIRST + 1))
         assert directory.evaluated_through == FIRST + 1
+
+
+@pytest.mark.parametrize("at", range(1, 4))
+def test_a_first_start_that_stops_while_it_writes_a_secret_leaves_no_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """Anybody could compute a key that is derived from an empty text."""
+    numbers = iter(range(1, 99))
+
+    def stops(*given: Any) -> int:
+        file = os.open(*given)
+        if next(numbers) == at:
+            os.close(file)
+            raise KeyboardInterrupt
+        return file
+
+    with monkeypatch.context() as patch:
+        patch.setattr(secret_files, "os", SimpleNamespace(**{**vars(os), "open": stops}))
+        with pytest.raises(KeyboardInterrupt):
+            opened(tmp_path / "d", FIRST * PERIOD)
+    with opened(tmp_path / "d", FIRST * PERIOD) as directory:
+        assert directory.evaluate(end(FIRST)).steps == 1
+    secrets = {each.name: each.read_text() for each in (tmp_path / "d" / "secrets").iterdir()}
+    assert secrets.keys() == {"set-pepper", "client-key", "noise-keys.json"}
+    assert all(len(text) >= secret_files.SHORTEST_SECRET for text in secrets.values())
 
 
 def test_a_step_that_stops_again_and_again_leaves_no_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
