@@ -92,13 +92,16 @@ def secret_of(file: Path, *, made: bool) -> Secret:
     """A secret with the name of its file; ``made``: it is made if it is missing.
 
     Raises:
-        ConfigurationError: it is missing, or no text.
+        ConfigurationError: it is missing, no text, or too short.
     """
     if not file.exists():
         if not made:
             raise ConfigurationError(f"{file} is missing: put it back from a backup")
         write_secret(file, at_random(file.name))
-    return Secret.derived(file.name, _text(file))
+    text = _text(file)
+    if len(text) < SHORTEST_SECRET:
+        raise ConfigurationError(f"{file} is damaged, and anybody could guess it: put it back from a backup")
+    return Secret.derived(file.name, text)
 
 
 def pepper_of(path: Path) -> Secret:

@@ -17,6 +17,7 @@ from kanon.serving import directory as directory_module
 from kanon.serving import secret_files
 from kanon.serving.backup import backup
 from kanon.serving.directory import Directory
+from kanon.serving.relayed import open_gateway
 from tests.integration.serving.own_joins import FIRST, PERIOD, TYPES, opened
 from tests.naive import Naive
 
@@ -131,6 +132,13 @@ def test_a_first_start_that_stops_while_it_writes_a_secret_leaves_no_empty_one(
     secrets = {each.name: each.read_text() for each in (tmp_path / "d" / "secrets").iterdir()}
     assert secrets.keys() == {"set-pepper", "client-key", "noise-keys.json"}
     assert all(len(text) >= secret_files.SHORTEST_SECRET for text in secrets.values())
+
+
+def test_an_empty_secret_is_refused_also_one_that_is_made_later(tmp_path: Path) -> None:
+    with opened(tmp_path / "d", FIRST * PERIOD) as directory:
+        (directory.path / "secrets" / "gateway-key").touch()
+        with pytest.raises(ConfigurationError, match="gateway-key is damaged, and anybody could guess it"):
+            open_gateway(directory)
 
 
 def test_a_step_that_stops_again_and_again_leaves_no_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,8 +206,13 @@ def test_a_file_that_cannot_be_opened_is_not_called_damaged(served: Machine, nam
 @pytest.mark.parametrize("name", ["set-pepper", "client-key", "noise-keys.json"])
 def test_a_secret_that_is_missing_or_another_one_is_found(served: Machine, name: str) -> None:
     file = served.directory.path / "secrets" / name
-    other = '{"1": "another"}' if name.endswith("json") else "another"
-    for spoil, seen in ((lambda: file.write_text(other), "changed since the first"), (file.unlink, "is missing: put")):
+    other = '{"1": "another"}' if name.endswith("json") else "another" * 9
+    damaged = "must be a JSON object" if name.endswith("json") else "is damaged, and anybody could guess it"
+    for spoil, seen in (
+        (lambda: file.write_text(other), "changed since the first"),
+        (lambda: file.write_text(""), damaged),
+        (file.unlink, "is missing: put"),
+    ):
         spoil()
         found = examined(served)["secrets"]
         assert (found.verdict, seen in found.seen) == (Verdict.FAIL, True), found
