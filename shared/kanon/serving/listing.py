@@ -21,7 +21,7 @@ class ListPublication:
     def turn(self, now: float) -> float:
         """Publish what is visible at ``now``. Returns the seconds until the next turn."""
         try:
-            new = self.lister.publish(now)
+            new, behind = self.lister.publish(now), self.lister.behind(now)
         except Exception as error:  # noqa: BLE001, the next turn tries again
             self._measures.stopped.inc()
             self._error = "lists are not published"
@@ -33,7 +33,6 @@ class ListPublication:
             self._logger.error("sealed values do not open", values=self.lister.unopened)
         if new:
             self._logger.info("listed")
-        behind = self.lister.behind(now)
         self._measures.behind.set(behind)
         if behind:
             return 1.0  # the step of this tick is not evaluated yet

@@ -298,15 +298,16 @@ def test_health_and_metrics_say_that_lists_are_late(served: Machine, monkeypatch
             served.evaluate()
     late = served.request("GET", "/healthz")
     assert (late.status, late.body) == (503, b"lists are 2 steps behind the answers\n")
-    with monkeypatch.context() as patch:
-        patch.setattr(type(listing.lister), "publish", _fails)
-        listing.turn(served.now)
-    assert b"lists are not published" in served.request("GET", "/healthz").body
-    assert "shoes" not in served.logs.getvalue()
+    for name in ("publish", "behind"):  # an error must not end the thread
+        with monkeypatch.context() as patch:
+            patch.setattr(type(listing.lister), name, _fails)
+            listing.turn(served.now)
+        assert b"lists are not published" in served.request("GET", "/healthz").body
+        assert "shoes" not in served.logs.getvalue()
     listing.turn(served.now)
     assert served.request("GET", "/healthz").status == 200
     text = served.request("GET", "/metrics").body.decode()
-    assert "kanon_lists_stopped_total 1.0" in text
+    assert "kanon_lists_stopped_total 2.0" in text
     assert "kanon_lists_behind 0.0" in text
 
 
