@@ -9,6 +9,7 @@ moves over them.
 """
 
 import time
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -84,9 +85,10 @@ class Segments(Decisions):
         began = time.monotonic()
         done, last = RunResult(), self.schedule.last_closed(now)
         self.log.close_through(last)
+        joined = self.log.steps()  # once: a log may have many thousand files
         before, mark, manifest = self.control.evaluated_through(), self._mark(), self.control.manifest() or Manifest(-1)
         while mark < last:
-            step = min(self._next_with_work(mark, manifest), last)
+            step = min(self._next_with_work(mark, manifest, joined), last)
             pieces, crossed, sealed, sets = self._step(step, mark, manifest)
             # A step may take longer than the margin, and then the tick that was next at ``now`` has passed.
             visible_from = self.schedule.visible_from(now + time.monotonic() - began)
@@ -122,11 +124,15 @@ class Segments(Decisions):
         mark = self.control.evaluated_through()
         return self.begin_at - 1 if mark is None else mark
 
-    def _next_with_work(self, mark: int, manifest: Manifest) -> int:
-        """The first step after the mark at which something may happen."""
-        with_joins = next((step for step in self.log.steps() if step > mark), None)
+    def _next_with_work(self, mark: int, manifest: Manifest, joined: Sequence[int]) -> int:
+        """The first step after the mark at which something may happen. ``joined``: those with joins, sorted."""
+        after = bisect_right(joined, mark)
         begins = None if self.generation is None else self.generation.from_step
-        steps = (with_joins, manifest.earliest, begins if begins is not None and begins > mark else None)
+        steps = (
+            *joined[after : after + 1],
+            manifest.earliest,
+            begins if begins is not None and begins > mark else None,
+        )
         return max(mark + 1, min((step for step in steps if step is not None), default=_NO_STEP))
 
     def _step(self, step: int, mark: int, manifest: Manifest) -> tuple[list[Piece], list[Status], list[Sealed], int]:

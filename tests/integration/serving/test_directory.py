@@ -13,6 +13,7 @@ from kanon.gate import segments
 from kanon.gate.joining import Join
 from kanon.gate.names import client_token, set_key
 from kanon.gate.storage.disk.control import MOST_TYPES, ControlFile
+from kanon.gate.storage.disk.log import DiskLog
 from kanon.serving import directory as directory_module
 from kanon.serving import secret_files
 from kanon.serving.backup import backup
@@ -159,6 +160,19 @@ def test_a_step_that_stops_again_and_again_leaves_no_parts(tmp_path: Path, monke
             assert {each.name for each in directory.parts.folder.iterdir()} == {piece.name for piece in kept}
             with pytest.raises(UndecodableMembersError):
                 directory.evaluate(end(FIRST + 1))
+
+
+def test_the_files_of_the_log_are_listed_once_however_many_steps_are_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log may have many thousand files. Listing them for each step would take longer than the steps."""
+    listed, steps = [], DiskLog.steps
+    with opened(tmp_path / "d", FIRST * PERIOD) as directory:
+        for step in range(FIRST, FIRST + 5):
+            directory.joining.join(Join("grid", SETS[0], "client", b"c"), step * PERIOD)
+        monkeypatch.setattr(DiskLog, "steps", lambda log: listed.append(1) or steps(log))
+        assert directory.segments.evaluate(end(FIRST + 5)).steps == 6
+    assert listed == [1]
 
 
 def test_a_file_that_is_not_ours_stops_nothing_and_stays(tmp_path: Path) -> None:
