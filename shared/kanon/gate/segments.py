@@ -10,7 +10,7 @@ moves over them.
 
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -74,8 +74,8 @@ class Segments(Decisions):
     run: int
     begin_at: int
 
-    def evaluate(self, now: float) -> RunResult:
-        """Evaluate and publish the closed steps that are not evaluated yet.
+    def evaluate(self, now: float, published: Callable[[], None] = lambda: None) -> RunResult:
+        """Evaluate and publish the closed steps that are not evaluated yet. After each, ``published`` is called.
 
         Raises:
             ConfigurationError: a noise key or a type is missing.
@@ -93,6 +93,7 @@ class Segments(Decisions):
             # A step may take longer than the margin, and then the tick that was next at ``now`` has passed.
             visible_from = self.schedule.visible_from(now + time.monotonic() - began)
             self.control.commit(self.run, before, step, pieces, crossed, visible_from, sealed)
+            published()
             late = visible_from - self.schedule.tick_of(mark + 1)
             done = RunResult(done.steps + step - mark, done.sets + sets, max(done.late, late))
             before, mark, manifest = step, step, Manifest(step, tuple(pieces))

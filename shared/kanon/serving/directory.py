@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Self
@@ -75,6 +76,7 @@ ACCOUNTS, CLOSED_UNTIL, NAMED_BY = "accounts.db", "closed-until", "accounts"
 gives accounts their names."""
 DAYS, HOUR = 86_400, 3600
 MARGIN_TO_WAKE = 0.05
+STEPS_TO_KEEP, SECONDS_TO_KEEP = 4, 60
 
 
 @dataclass(frozen=True)
@@ -133,20 +135,26 @@ class Directory:
     _lock: int = field(repr=False)
     before: frozenset[Path] | None = None
     _kept: float = 0.0
+    _not_kept: int = 0
     _failed: bool = False
     _others: list[Database] = field(default_factory=list, repr=False)
 
     def evaluate(self, now: float) -> RunResult:
-        """Evaluate and publish the closed steps; see :meth:`Segments.evaluate`. Once an hour old files are deleted."""
+        """Evaluate and publish the closed steps; see :meth:`Segments.evaluate`. Old files are deleted meanwhile: those
+        of many steps may be more than the disk can hold.
+        """
         try:
-            done = self.segments.evaluate(now)
+            return self.segments.evaluate(now, partial(self._keep, now))
         except Exception:
             self.segments.sweep()  # each new attempt writes its parts again, and may fill the disk
             raise
-        if done.steps and now - self._kept >= min(3600, self.settings.period):
+
+    def _keep(self, now: float) -> None:
+        """Delete old files after every step, or every few ones if they follow each other fast."""
+        self._not_kept += 1
+        if self._not_kept >= STEPS_TO_KEEP or now - self._kept >= SECONDS_TO_KEEP:
             self.segments.keep(now)
-            self._kept = now
-        return done
+            self._kept, self._not_kept = now, 0
 
     def next_wake(self, now: float) -> float:
         """The Unix time at which the next step can be evaluated."""

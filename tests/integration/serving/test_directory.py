@@ -2,6 +2,7 @@
 
 import os
 import random
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from kanon.errors import ConfigurationError, UndecodableMembersError
 from kanon.gate import segments
 from kanon.gate.joining import Join
 from kanon.gate.names import client_token, set_key
+from kanon.gate.schedule import MANIFESTS_KEPT
 from kanon.gate.storage.disk.control import MOST_TYPES, ControlFile
 from kanon.gate.storage.disk.log import DiskLog
 from kanon.serving import directory as directory_module
@@ -160,6 +162,24 @@ def test_a_step_that_stops_again_and_again_leaves_no_parts(tmp_path: Path, monke
             assert {each.name for each in directory.parts.folder.iterdir()} == {piece.name for piece in kept}
             with pytest.raises(UndecodableMembersError):
                 directory.evaluate(end(FIRST + 1))
+
+
+def test_old_files_are_deleted_while_many_steps_are_caught_up(tmp_path: Path) -> None:
+    """Those of a weekend without the service could fill the disk, and then no step is evaluated any more."""
+    most = 0
+    with opened(tmp_path / "d", FIRST * PERIOD) as directory:
+        for step in range(FIRST, FIRST + 30):
+            assert all(directory.joining.join_all([Join("grid", each, "client", b"c") for each in SETS], step * PERIOD))
+        commit = ControlFile.commit
+
+        def counted(self: ControlFile, *given: Any) -> None:
+            nonlocal most
+            commit(self, *given)
+            most = max(most, len(self.manifests()))
+
+        directory.control.commit = partial(counted, directory.control)  # type: ignore[method-assign]
+        assert directory.evaluate(end(FIRST + 29)).steps == 30
+    assert most == MANIFESTS_KEPT + directory_module.STEPS_TO_KEEP + 1  # and one of the day
 
 
 def test_the_files_of_the_log_are_listed_once_however_many_steps_are_evaluated(
