@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import shutil
+import sqlite3
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
@@ -145,8 +146,10 @@ class Directory:
         """
         try:
             return self.segments.evaluate(now, partial(self._keep, now))
-        except Exception:
+        except Exception as error:
             self.segments.sweep()  # each new attempt writes its parts again, and may fill the disk
+            if isinstance(error, (OSError, sqlite3.Error)):
+                self.segments.keep(now)  # it may be full already
             raise
 
     def _keep(self, now: float) -> None:

@@ -1,5 +1,6 @@
 """A deployment in a directory gives the answers of the plain algorithm, however it is stopped, split and swept."""
 
+import errno
 import os
 import random
 from functools import partial
@@ -16,6 +17,7 @@ from kanon.gate.names import client_token, set_key
 from kanon.gate.schedule import MANIFESTS_KEPT
 from kanon.gate.storage.disk.control import MOST_TYPES, ControlFile
 from kanon.gate.storage.disk.log import DiskLog
+from kanon.gate.storage.disk.parts import PartFiles
 from kanon.serving import directory as directory_module
 from kanon.serving import secret_files
 from kanon.serving.backup import backup
@@ -180,6 +182,23 @@ def test_old_files_are_deleted_while_many_steps_are_caught_up(tmp_path: Path) ->
         directory.control.commit = partial(counted, directory.control)  # type: ignore[method-assign]
         assert directory.evaluate(end(FIRST + 29)).steps == 30
     assert most == MANIFESTS_KEPT + directory_module.STEPS_TO_KEEP + 1  # and one of the day
+
+
+def test_a_full_disk_is_freed_of_old_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with opened(tmp_path / "d", FIRST * PERIOD) as directory:
+        for step in range(FIRST, FIRST + 10):
+            assert all(directory.joining.join_all([Join("grid", each, "client", b"c") for each in SETS], step * PERIOD))
+            directory.segments.evaluate(end(step - 1))
+        assert len(directory.control.manifests()) == 9
+        monkeypatch.setattr(PartFiles, "put", full)
+        with pytest.raises(OSError, match="No space"):
+            directory.evaluate(end(FIRST + 9))
+        assert len(directory.control.manifests()) == MANIFESTS_KEPT + 1  # and one of the day
+        named = {piece.name for each in directory.control.manifests() for piece in each.pieces}
+        assert {each.name for each in directory.parts.folder.iterdir()} == named
 
 
 def test_the_files_of_the_log_are_listed_once_however_many_steps_are_evaluated(
