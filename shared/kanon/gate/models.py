@@ -12,6 +12,7 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     ConfigDict,
+    FailFast,
     Field,
     PlainValidator,
     StrictInt,
@@ -232,7 +233,7 @@ class Hashes(Body):
     )
 
     type: TypeName
-    hashes: Annotated[list[Hash], Field(max_length=MOST_HASHES)]
+    hashes: Annotated[list[Hash], Field(max_length=MOST_HASHES), FailFast()]  # strangers may send many wrong ones
 
 
 def _as_list(entries: Any) -> Any:
