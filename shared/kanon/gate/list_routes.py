@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -217,12 +218,9 @@ def place_of(after: str) -> tuple[int, bytes]:
     Raises:
         RequestError: 400, it is not what an answer gave as ``next``.
     """
-    step, _, digest = after.partition(".")
-    try:
-        if step.isascii() and step.isdigit() and int(step) < MOST_STEP and len(digest) == 64:
-            return int(step), bytes.fromhex(digest)
-    except ValueError:
-        pass
+    found = re.fullmatch("([0-9]{1,16})[.]([0-9a-f]{64})", after)
+    if found and int(found[1]) < MOST_STEP:
+        return int(found[1]), bytes.fromhex(found[2])
     raise RequestError(wrong_field("after", "must be `next` of an answer"))
 
 
