@@ -2105,7 +2105,7 @@ def the_edge_limits_each_address_except_signed_servers(documents: Documents) -> 
     for part in (firewall, limit):
         if {word: part["VisibilityConfig"].get(word) for word in UNSEEN} != UNSEEN:
             yield "sampled requests show paths"
-    stack = documents.deployed(**EVERYTHING, JoinAuth="OPEN", ListAuth="NONE")
+    stack = documents.deployed(**EVERYTHING, JoinAuth="OPEN", ListAuth="NONE", EnrolAuth="VERIFIER")
     paths: dict[str, set[bool]] = {}
     for one in stack.of_type(ROUTE).values():
         path = one["RouteKey"].partition(" ")[2]
