@@ -3,6 +3,7 @@
 import base64
 import json
 import threading
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from kanon.reports.collecting import REPORTS
 from kanon.reports.mapping import open_report
 from kanon.reports.service.storing import PARALLEL, File, write
-from kanon.reports.shared_info import HOUR
+from kanon.reports.shared_info import END_OF_TIME, HOUR
 from kanon.reports.storage.objects import BUCKETS, bucket_of, may_hold
 from tests.integration.reports.front import Front
 from tests.integration.reports.test_collect import ATTRIBUTION, body, other_api
@@ -213,6 +214,12 @@ def test_a_plan_skips_objects_by_their_names(name: str, holds: bool) -> None:
     assert may_hold(mine, made.ORIGIN, hours) is holds
     assert may_hold(mine, None, hours) is holds
     assert may_hold(other, made.ORIGIN, hours) is (holds and mine == other)
+
+
+@pytest.mark.parametrize("year", ["0001", "0500", "0999", "1600"])
+def test_hours_since_a_distant_year_skip_no_object(year: str) -> None:
+    hours = range(int(datetime.fromisoformat(f"{year}-01-01T00:00:00Z").timestamp()) // HOUR, END_OF_TIME // HOUR)
+    assert may_hold(f"reports/kanon/2026/01/01/00/2a/2025123121-2025123123-{'0' * 64}.avro", None, hours)
 
 
 def test_store_reads_no_object(deployed: Front) -> None:

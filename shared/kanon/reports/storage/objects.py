@@ -235,7 +235,7 @@ def may_hold(name: str, report_to: str | None, hours: range) -> bool:
     if match is None:
         return True
     bucket, first, last = match.groups()
-    timely = last >= _hour(hours[0] * HOUR) and first <= _hour(hours[-1] * HOUR)
+    timely = last >= _hour(max(0, hours[0]) * HOUR) and first <= _hour(hours[-1] * HOUR)
     return timely and (report_to is None or bucket == bucket_of(report_to))
 
 
