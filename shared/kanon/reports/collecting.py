@@ -7,6 +7,7 @@ report is queued. No error message repeats a part of the request.
 import base64
 import binascii
 import json
+import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -36,6 +37,8 @@ MOST_INFO = 2048
 LEAST_PAYLOAD, MOST_PAYLOAD = 49, 48_077
 """Bytes: an encapsulated key of 32, a tag of 16, and 1 of ciphertext up to those of 1,000 pairs."""
 
+VERSIONS = re.compile("[01][.][0-9]")
+"""Few: each version has rows of budget of its own, and a job takes from a limited number of rows."""
 VERSION = "has a version that this stack does not support: send 0.1 or 1.0"
 REFUSED = {
     Counter.REQUIRED_SHAREDINFO_FIELD_INVALID: (
@@ -157,6 +160,8 @@ def report_message(
         RequestError: 400; the message says what to change.
     """
     info = _info(body.shared_info)
+    if not VERSIONS.fullmatch(info.version):
+        raise refused(VERSION)
     if info.api != api:
         raise refused("has an api of another path: send it to that path")
     if host_of(info.reporting_origin) is None:

@@ -115,6 +115,8 @@ SHARED_INFO: list[tuple[Any, str]] = [
     (made.info().text()[:-1] + ',"api":"attribution-reporting"}', "each once"),
     (made.info(version="0.0").text(), "version"),
     (made.info(version="2.0").text(), "version"),
+    (made.info(version="00.1").text(), "version"),
+    (made.info(version="1.10").text(), "version"),
     (made.info(version="secret").text(), "version"),
     (made.info(api="secret").text(), "api"),
     (made.info(api="kanon").text(), "another path"),
