@@ -17,7 +17,7 @@ from pydantic.config import JsonDict
 from kanon.http.answers import wrong_field
 from kanon.http.bodies import ANY_JSON, Bodies, RequestError
 from kanon.reports.errors import Counter, JobError, ReportRefusedError
-from kanon.reports.shared_info import END_OF_TIME, MAX_AGE, MAX_AHEAD, SharedInfo, host_of, parse
+from kanon.reports.shared_info import DAY, END_OF_TIME, MAX_AGE, MAX_AHEAD, SharedInfo, host_of, parse
 
 PUBLIC_KEYS = "/.well-known/aggregation-service/v1/public-keys"
 REPORTS = {
@@ -38,7 +38,7 @@ LEAST_PAYLOAD, MOST_PAYLOAD = 49, 48_077
 """Bytes: an encapsulated key of 32, a tag of 16, and 1 of ciphertext up to those of 1,000 pairs."""
 
 VERSIONS = re.compile("[01][.][0-9]")
-"""Few: each version has rows of budget of its own, and a job takes from a limited number of rows."""
+"""Few, as days of registration: each has rows of budget of its own, and a job takes from a limited number of rows."""
 VERSION = "has a version that this stack does not support: send 0.1 or 1.0"
 REFUSED = {
     Counter.REQUIRED_SHAREDINFO_FIELD_INVALID: (
@@ -170,6 +170,9 @@ def report_message(
         raise refused("has a reporting_origin that is not in the stack's parameter AllowedOrigins")
     if not -MAX_AHEAD <= now - info.scheduled_report_time <= MAX_AGE:
         raise refused("has a scheduled_report_time over 90 days ago or over a day ahead: no job would accept it")
+    registered = info.source_registration_time
+    if registered and (registered % DAY or not 0 <= info.scheduled_report_time - registered <= MAX_AGE):
+        raise refused("has a source_registration_time that is no whole day of the 90 days before the report's")
     (sealed,) = body.aggregation_service_payloads
     if not is_key(sealed.key_id):
         reason = "names no public key of this stack: fetch the public keys, and encrypt to one of them"

@@ -128,6 +128,9 @@ SHARED_INFO: list[tuple[Any, str]] = [
     (made.info(scheduled_report_time=made.NOW + DAY + 1).text(), "over a day ahead"),
     (made.info(scheduled_report_time="secret").text(), "is not a JSON object"),
     (made.info(attribution_destination=None).text(), "attribution_destination"),
+    (made.info(source_registration_time=made.NOW - DAY + 1).text(), "no whole day"),
+    (made.info(source_registration_time=made.NOW + DAY).text(), "no whole day"),
+    (made.info(source_registration_time=made.NOW - 91 * DAY).text(), "no whole day"),
     ("x" * 2049, "2048"),
     ("\ud800", "unicode"),
     (5, "string"),
@@ -146,6 +149,13 @@ def test_a_report_with_invalid_clear_fields_is_refused(collector: Front, info: A
     assert made.ORIGIN not in result.body
     assert collector.queued() == []
     assert collector.metrics() == {"RequestsRejected": 1}
+
+
+@pytest.mark.parametrize("registered", [0, made.NOW - DAY, made.NOW - 90 * DAY, None])
+def test_a_report_names_a_day_of_registration_or_none(collector: Front, registered: int | None) -> None:
+    """Browsers round down to days, and say 0 or nothing if the day must stay unknown."""
+    info = made.info(source_registration_time=registered).text()
+    assert collector.send("collect", "POST", ATTRIBUTION, {**body(), "shared_info": info}).status == 200
 
 
 PAYLOAD: dict[str, str] = body()["aggregation_service_payloads"][0]

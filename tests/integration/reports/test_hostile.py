@@ -162,7 +162,7 @@ def test_strangers_end_no_job_and_charge_nothing_to_it(stack: Stack) -> None:
     api = {
         "api": "attribution-reporting",
         "attribution_destination": shop,
-        "source_registration_time": made.NOW - 86_400,
+        "source_registration_time": made.NOW - 70 * 86_400,
     }
     assert stack.request("GET", PUBLIC_KEYS).status == 200
     send = partial(post, stack, path=ATTRIBUTION, **api)
