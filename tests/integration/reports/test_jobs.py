@@ -341,6 +341,18 @@ def test_the_harmless_fields_of_the_aggregation_service_are_accepted(service: Fr
     assert result.status == 202, result.body
 
 
+@pytest.mark.parametrize("field", ["postback_url", "account_identity", "input_data_blob_prefixes"])
+def test_no_job_is_stored_with_values_that_are_nested(service: Front, field: str) -> None:
+    """A reader with more calls on its stack could not read it again."""
+    request = json.dumps(asked(service, "nested", **{field: 0}))
+    for depth in (2, 100, *range(900, 1000)):
+        result = service.send(
+            "jobs", "POST", CREATE, request.replace(f'"{field}": 0', f'"{field}": {"[" * depth}{"]" * depth}')
+        )
+        assert result.status == 400, (depth, result.body)
+    assert service.service.tables.jobs.read("nested") is None
+
+
 def test_a_job_with_an_unknown_field_that_an_earlier_version_stored_still_runs(fresh: Front) -> None:
     reports(fresh, 3)
     request = asked(fresh, "earlier", unknown="x", job_parameters__unknown="x")

@@ -309,10 +309,10 @@ class JobBody(JobFields):
     skip_exhausted: Skip = Field(
         default=False, description="Leave out the reports of units that are short of budget, rather than refuse the job"
     )
-    postback_url: AnyText = Field(
+    postback_url: OptionalText = Field(
         None, description="Ignored: the aggregation service has it, and nobody is called. Ask getJob"
     )
-    account_identity: AnyText = Field(
+    account_identity: OptionalText = Field(
         None, description="Ignored: the aggregation service has it. Here the signature names the caller"
     )
 
@@ -346,6 +346,8 @@ def read_body(model: type[_Fields], body: Any, *, stored: bool = False) -> _Fiel
     try:
         json.dumps(body, ensure_ascii=False).encode()
         return model.model_validate(body, context=STORED if stored else None)
+    except RecursionError:
+        raise RequestRefusedError("JSON_ERROR", "body", "it is nested too deeply") from None
     except UnicodeEncodeError:
         raise RequestRefusedError("JSON_ERROR", "body", "a text holds half of a character (a lone surrogate)") from None
     except ValidationError as error:
