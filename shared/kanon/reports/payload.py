@@ -42,8 +42,6 @@ _HEAD = b"\xa2\x64data"
 _OPERATION = b"\x69operation"
 _TEXT = 0x60
 """The head of an empty text; that of a text of at most 23 bytes is larger by its length."""
-_LEAST_PAIR = 36
-"""Bytes of a pair without an id."""
 
 
 class PayloadError(Error, ValueError):
@@ -110,53 +108,34 @@ class PayloadLayout:
         return len(self.padding)
 
     @cached_property
-    def _fixed(self) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
-        """A mask of the bytes outside numbers, and these bytes as words, padded to a multiple of 8."""
-        mask = np.full((1, self.length), 255, np.uint8)
-        for field in self._fields:
-            self._pairs(mask)[:, :, field] = 0
-        empty = np.frombuffer(self.padding, np.uint8)[None, :]
-        return mask, _masked(empty, mask)
+    def _fixed(self) -> tuple[NDArray[np.intp], NDArray[np.uint8]]:
+        """The positions of the bytes outside numbers, and these bytes."""
+        largest = _pair(Contribution((1 << 128) - 1, (1 << 32) - 1, self.id_limit - 1), self)
+        least, most = (np.frombuffer(text, np.uint8) for text in (self.padding, _cleartext([largest] * self.slots)))
+        places = np.flatnonzero(least == most)
+        return places, least[places]
 
     @cached_property
-    def _body(self) -> slice:
-        """The span of the pairs: after the heads of map and list, before ``operation``."""
-        start = len(_HEAD) + len(_list_head(self.slots))
-        return slice(start, start + self.slots * self._pair_length)
-
-    @property
-    def _pair_length(self) -> int:
-        return _LEAST_PAIR if self.id_bytes is None else _LEAST_PAIR + 4 + self.id_bytes
+    def _numbers(self) -> np.dtype[np.void]:
+        """The bytes of a pair: its numbers, and what stands before each."""
+        head = [("map", "V5"), ("id", "u1", (self.id_bytes,)), ("key", "V7")] if self.id_bytes else [("map", "V8")]
+        return np.dtype([*head, ("value", ">u4"), ("next", "V8"), ("bucket", f"S{BUCKET_BYTES}")])
 
     def matches(self, rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
         """For each row of the matrix ``(n, length)``: whether all its fixed bytes are those of this layout."""
-        mask, fixed = self._fixed
-        same: NDArray[np.bool_] = (_masked(rows, mask) == fixed).all(axis=1)
+        places, fixed = self._fixed
+        same: NDArray[np.bool_] = (rows[:, places] == fixed).all(axis=1)
         return same
 
     def read(self, rows: NDArray[np.uint8]) -> Slots:
         """Read the pairs of rows that match."""
-        pairs = self._pairs(rows)
-        ids, values, buckets = (np.ascontiguousarray(pairs[:, :, field]) for field in self._fields)
-        wide = np.zeros((*ids.shape[:2], ID_BYTES), np.uint8)
+        start = len(_HEAD) + len(_list_head(self.slots))
+        body = rows[:, start : start + self.slots * self._numbers.itemsize]
+        pairs = np.ascontiguousarray(body).view(self._numbers)
+        ids = np.zeros((*pairs.shape, ID_BYTES), np.uint8)
         if self.id_bytes:
-            wide[:, :, -self.id_bytes :] = ids
-        return Slots(
-            buckets.view(f"S{BUCKET_BYTES}")[:, :, 0],
-            values.view(">u4")[:, :, 0].astype(np.int64),
-            wide.view(">u8")[:, :, 0].astype(np.uint64),
-        )
-
-    def _pairs(self, rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        return rows[:, self._body].reshape(len(rows), self.slots, self._pair_length)
-
-    @cached_property
-    def _fields(self) -> tuple[slice, slice, slice]:
-        """The positions of id, value and bucket in a pair."""
-        bucket = self._pair_length - BUCKET_BYTES
-        value = bucket - len(b"\x66bucket\x50") - VALUE_BYTES
-        identifier = value - len(b"\x65value\x44")
-        return slice(identifier - (self.id_bytes or 0), identifier), slice(value, value + 4), slice(bucket, None)
+            ids[:, :, -self.id_bytes :] = pairs["id"]
+        return Slots(pairs["bucket"], pairs["value"].astype(np.int64), ids.view(">u8")[:, :, 0].astype(np.uint64))
 
 
 def encode(contributions: Sequence[Contribution], layout: PayloadLayout) -> bytes:
@@ -276,13 +255,6 @@ def _read_pairs(body: bytes, slots: int) -> Slots:
 def _padded(items: Sequence[bytes], size: int) -> bytes:
     """Byte strings without their heads, each padded to ``size`` bytes."""
     return b"".join([item[1:].rjust(size, b"\0") for item in items])
-
-
-def _masked(rows: NDArray[np.uint8], mask: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """The masked rows as words of 8 bytes, padded with zeros: numpy compares them much faster than bytes."""
-    padded = np.zeros((len(rows), -(-rows.shape[1] // 8) * 8), np.uint8)
-    np.bitwise_and(rows, mask, out=padded[:, : rows.shape[1]])
-    return padded.view(np.uint64)
 
 
 def _list_head(slots: int) -> bytes:

@@ -62,7 +62,7 @@ OTHERS = {
     "reports.noise": {"PRECISION", "TIE_BITS"},
     "reports.storage.disk": {"MOST_CHARACTERS"},  # a batch is one object
     "reports.storage.objects": {"BUCKETS"},
-    "reports.payload": {"BUCKET_BYTES", "ID_BYTES", "OVERHEAD", "VALUE_BYTES", "_LEAST_PAIR", "_TEXT"},
+    "reports.payload": {"BUCKET_BYTES", "ID_BYTES", "OVERHEAD", "VALUE_BYTES", "_TEXT"},
     "reports.service.one_machine": {"A_BATCH", "REPORTS_KEPT", "WORK_KEPT"},  # a batch is one object
     "reports.service.job_routes": {"SECRET_BYTES"},
     "reports.service.storing": {"PARALLEL"},  # threads

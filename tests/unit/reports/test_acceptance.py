@@ -262,6 +262,7 @@ def test_reports_of_one_length_and_several_layouts_are_all_read(monkeypatch):
     assert mapped.partitions[0].sums.sum() == 50 * 51 / 2
     assert dict(mapped.errors) == {"REPORT_PARSING_ERROR": 2}
     assert len(slow) == 2
+    assert counted(reports[0]) == {"REPORT_PARSING_ERROR": 1}
 
 
 def payload_of(number):
