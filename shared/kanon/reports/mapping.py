@@ -25,7 +25,7 @@ from kanon.reports.payload import (
     open_sealed,
     read_one,
 )
-from kanon.reports.shared_info import ReportSource, Rules, accept_clear, source_of
+from kanon.reports.shared_info import ReportSource, Rules, accept_clear
 
 
 def check_key(report: Report, rules: Rules) -> None:
@@ -153,17 +153,14 @@ class _Shard:
     def add(self, batch: Sequence[Report]) -> None:
         self.reports += len(batch)
         # A decryption drives the rest out of the processor's cache, so all clear fields are read before.
-        selected = [each for each in self._accepted_by(self._selected, batch) if each is not None]
+        selected = [*filter(None, self._accepted_by(self._selected, batch))]
         opened = [*self._accepted_by(self._opened, selected)]
-        ids, cleartexts = [each[0] for each in opened], [each[1] for each in opened]
-        read = [*read_cleartexts(cleartexts)]
-        accepted = np.ones(len(cleartexts), bool)
+        read = [*read_cleartexts([cleartext for _, cleartext in opened])]
+        accepted = np.zeros(len(opened), bool)
         for rows, outcome in read:
             accepted[rows] = self._accepted(outcome, len(rows))
-        counted = accepted.copy()
-        counted[accepted] = [
-            self._is_first(report_id) for report_id, taken in zip(ids, accepted.tolist(), strict=True) if taken
-        ]
+        pairs = zip(opened, accepted.tolist(), strict=True)
+        counted = np.array([taken and self._is_first(report_id) for (report_id, _), taken in pairs], bool)
         for rows, outcome in read:
             if isinstance(outcome, Slots):
                 self._take(outcome, counted[rows])
@@ -203,13 +200,14 @@ class _Shard:
 
     def _selected(self, report: Report) -> tuple[bytes, Report] | None:
         """A report that the job charges, and its id; None for a report that it leaves out."""
-        info = accept_clear(report.shared_info, self.rules)
-        if info is None:
+        found = accept_clear(report.shared_info, self.rules)
+        if found is None:
             self.left_out += 1
             return None
         check_key(report, self.rules)
-        self.sources.add(source_of(info))
-        return bytes.fromhex(info.report_id.replace("-", "")), report
+        report_id, source = found
+        self.sources.add(source)
+        return report_id, report
 
     def _opened(self, selected: tuple[bytes, Report]) -> tuple[bytes, bytes]:
         """The id of a report, and its cleartext."""
@@ -258,7 +256,8 @@ def read_cleartexts(cleartexts: Sequence[bytes]) -> Iterator[tuple[NDArray[np.in
                 break
             layout = layout_of(cleartexts[left[0]])
             if layout is not None:
-                matrix = np.frombuffer(b"".join([cleartexts[row] for row in left]), np.uint8).reshape(-1, length)
+                joined = b"".join([cleartexts[row] for row in left.tolist()])
+                matrix = np.frombuffer(joined, np.uint8).reshape(-1, length)
                 matches = layout.matches(matrix)
                 yield left[matches], layout.read(matrix if matches.all() else matrix[matches])
                 left, first_matches = left[~matches], bool(matches[0])

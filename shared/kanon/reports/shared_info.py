@@ -167,6 +167,8 @@ class ReportSource(NamedTuple):
     hour: int
 
 
+Clear = tuple[bytes, ReportSource]
+"""What a job keeps of the clear fields of a report: its id, 16 bytes, and its source."""
 CONTRIBUTION_BOUND = 65_536
 """The largest sum of the values in one unit's reports: the paper's Lambda_1."""
 
@@ -272,18 +274,19 @@ class Rules:
         return of_origin and asked and timely and source not in self.without and of_site
 
 
-def accept_clear(text: str, rules: Rules) -> SharedInfo | None:
+def accept_clear(text: str, rules: Rules) -> Clear | None:
     """Check the clear fields of a report: form, version, api, report id, origin, age.
 
     Returns:
-        The fields; None for a report of another origin, or that is not asked for, however old it is.
+        Its id and source; None for a report of another origin, or that is not asked for, however old it is.
 
     Raises:
         ReportRefusedError: with the counter of the first check that fails.
         JobError: the version is newer than this service supports.
     """
     info = parse(text)
-    if not rules.take(source_of(info)):
+    source = source_of(info)
+    if not rules.take(source):
         return None
     if site_of(info.reporting_origin) is None:
         raise ReportRefusedError(Counter.ATTRIBUTION_REPORT_TO_MALFORMED)
@@ -293,7 +296,7 @@ def accept_clear(text: str, rules: Rules) -> SharedInfo | None:
             raise ReportRefusedError(Counter.ORIGINAL_REPORT_TIME_TOO_OLD)
         if -age > MAX_AHEAD:
             raise ReportRefusedError(Counter.REPORT_TIME_IN_FUTURE)
-    return info
+    return bytes.fromhex(info.report_id.replace("-", "")), source
 
 
 @lru_cache(maxsize=4096)

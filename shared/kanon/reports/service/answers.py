@@ -32,15 +32,7 @@ from kanon.reports.job import (
     with_gate,
     written,
 )
-from kanon.reports.shared_info import (
-    CONTRIBUTION_BOUND,
-    SharedInfo,
-    Unit,
-    accept_clear,
-    moment,
-    source_of,
-    units,
-)
+from kanon.reports.shared_info import CONTRIBUTION_BOUND, Clear, Unit, accept_clear, moment, units
 from kanon.reports.storage.budgets import BudgetsLeft, named_exhausted, rows_charged
 from kanon.reports.storage.objects import ObjectStore, Stored, inputs
 from kanon.reports.storage.report_jobs import JobRow, ReleasedKeys, State, output_of
@@ -414,8 +406,8 @@ def preflight_answer(
         if error.code != "PERMISSION_ERROR":
             raise
         raise JobError(error.code, NOT_READABLE) from None
-    accepted = [info for info in seen if isinstance(info, SharedInfo)]
-    sources = set(map(source_of, accepted))
+    accepted = [found for found in seen if isinstance(found, tuple)]
+    sources = {source for _, source in accepted}
     if len(sources) * len(request.filtering_ids) > MOST_UNITS:
         raise JobError("INVALID_JOB", f"the reports belong to more than {MOST_UNITS:,} units: {BY_PARTS}")
     charged = units(sources, request.filtering_ids)
@@ -425,7 +417,7 @@ def preflight_answer(
     return PreflightAnswer(
         reports=len(seen),
         accepted=len(accepted),
-        duplicates=len(accepted) - len({info.report_id for info in accepted}),
+        duplicates=len(accepted) - len({report_id for report_id, _ in accepted}),
         left_out=seen.count(None),
         errors=dict(sorted(Tally(one for one in seen if isinstance(one, Counter)).items())),
         units=len(charged),
@@ -444,8 +436,8 @@ def _objects(place: ObjectStore, request: JobRequest, received_at: int) -> list[
     return found
 
 
-def _clear(place: ObjectStore, request: JobRequest, received_at: int) -> Iterator[SharedInfo | Counter | None]:
-    """The clear fields of each report that is accepted, the error of one that is not; None for one left out."""
+def _clear(place: ObjectStore, request: JobRequest, received_at: int) -> Iterator[Clear | Counter | None]:
+    """The id and the source of each report that is accepted, the error of one that is not; None for one left out."""
     from kanon.reports.avro import read_reports  # only a preflight reads files
 
     rules = request.rules(received_at, {})
