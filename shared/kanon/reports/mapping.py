@@ -4,9 +4,8 @@ A report is decrypted if its clear fields were accepted. Its key and its size ar
 """
 
 from collections import Counter as Tally
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,30 +27,19 @@ from kanon.reports.payload import (
 from kanon.reports.shared_info import ReportSource, Rules, accept_clear
 
 
-def check_key(report: Report, rules: Rules) -> None:
-    """Check that a report can be opened at all.
-
-    Raises:
-        ReportRefusedError: the key is unknown.
-    """
-    if report.key_id not in rules.keys:
-        raise ReportRefusedError(Counter.DECRYPTION_KEY_NOT_FOUND)
-
-
 def open_report(report: Report, rules: Rules) -> bytes:
     """The cleartext of a report whose clear fields were accepted.
 
     Raises:
         ReportRefusedError: the key is unknown, the payload is too long, or does not open.
     """
-    check_key(report, rules)
+    key = rules.keys.get(report.key_id)
+    if key is None:
+        raise ReportRefusedError(Counter.DECRYPTION_KEY_NOT_FOUND)
     if len(report.payload) > MOST_BYTES + OVERHEAD:
         raise ReportRefusedError(Counter.REPORT_PARSING_ERROR)
-    return open_sealed(report.payload, rules.keys[report.key_id], report.shared_info)
+    return open_sealed(report.payload, key, report.shared_info)
 
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 BATCH = 512
 """Reports read at once: few enough for the processor's cache."""
@@ -153,8 +141,12 @@ class _Shard:
     def add(self, batch: Sequence[Report]) -> None:
         self.reports += len(batch)
         # A decryption drives the rest out of the processor's cache, so all clear fields are read before.
-        selected = [*filter(None, self._accepted_by(self._selected, batch))]
-        opened = [*self._accepted_by(self._opened, selected)]
+        opened = []
+        for report_id, report in list(self._selected(batch)):
+            try:
+                opened.append((report_id, open_report(report, self.rules)))
+            except ReportRefusedError as error:
+                self.errors[error.counter] += 1
         read = [*read_cleartexts([cleartext for _, cleartext in opened])]
         accepted = np.zeros(len(opened), bool)
         for rows, outcome in read:
@@ -190,29 +182,22 @@ class _Shard:
             self.errors[Counter.CONTRIBUTION_BUDGET_EXCEEDED] += int((~within).sum())
         return within
 
-    def _accepted_by(self, check: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """The results of a check for the reports that it does not refuse. The others are counted by error."""
-        for item in items:
+    def _selected(self, batch: Sequence[Report]) -> Iterator[tuple[bytes, Report]]:
+        """The reports that the job charges, and their ids. The others are left out, or counted by error."""
+        for report in batch:
             try:
-                yield check(item)
+                clear = accept_clear(report.shared_info, self.rules)
+                if clear is not None and report.key_id not in self.rules.keys:
+                    raise ReportRefusedError(Counter.DECRYPTION_KEY_NOT_FOUND)
             except ReportRefusedError as error:
                 self.errors[error.counter] += 1
-
-    def _selected(self, report: Report) -> tuple[bytes, Report] | None:
-        """A report that the job charges, and its id; None for a report that it leaves out."""
-        found = accept_clear(report.shared_info, self.rules)
-        if found is None:
-            self.left_out += 1
-            return None
-        check_key(report, self.rules)
-        report_id, source = found
-        self.sources.add(source)
-        return report_id, report
-
-    def _opened(self, selected: tuple[bytes, Report]) -> tuple[bytes, bytes]:
-        """The id of a report, and its cleartext."""
-        report_id, report = selected
-        return report_id, open_report(report, self.rules)
+                continue
+            if clear is None:
+                self.left_out += 1
+                continue
+            report_id, source = clear
+            self.sources.add(source)
+            yield report_id, report
 
     def _is_first(self, report_id: bytes) -> bool:
         """Whether an accepted report is the first with its id. Only such a report counts."""
