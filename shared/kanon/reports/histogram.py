@@ -62,16 +62,14 @@ class Histogram:
     def at(self, keys: NDArray[np.bytes_]) -> NDArray[np.int64]:
         """The sums of the given keys (distinct, ascending); 0 for a missing key."""
         sums = np.zeros(len(keys), np.int64)
-        if len(keys) and len(self.keys):
-            places = np.searchsorted(keys, self.keys)  # the histogram usually has fewer keys than the domain
-            places[places == len(keys)] = 0
-            asked = keys[places] == self.keys
-            sums[places[asked]] = self.sums[asked]
+        if len(keys):
+            found = self.only(keys)
+            sums[np.searchsorted(keys, found.keys)] = found.sums
         return sums
 
     def only(self, keys: NDArray[np.bytes_]) -> "Histogram":
         """The sums of those of its keys that are among the given ones (distinct, ascending, at least one)."""
-        places = np.searchsorted(keys, self.keys)
+        places = np.searchsorted(keys, self.keys)  # the histogram usually has fewer keys than the domain
         places[places == len(keys)] = 0
         asked = keys[places] == self.keys
         return Histogram(self.keys[asked], self.sums[asked])
@@ -105,8 +103,6 @@ class Histogram:
 
     def split(self, salt: bytes, partitions: int) -> list["Histogram"]:
         """The histogram of each partition."""
-        if partitions == 1:
-            return [self]
         of = partition_of(self.keys, salt, partitions)
         return [Histogram(self.keys[of == number], self.sums[of == number]) for number in range(partitions)]
 
@@ -195,11 +191,16 @@ def skip_lists(report_ids: Sequence[NDArray[np.bytes_]]) -> list[frozenset[bytes
     Args:
         report_ids: ids of the accepted reports of each shard, 16 bytes each, each id once per shard.
     """
-    skipped: list[frozenset[bytes]] = [frozenset() for _ in report_ids]
+    skipped: list[set[bytes]] = [set() for _ in report_ids]
     for run in range(RUNS):
-        for shard, ids in enumerate(_repeated([_run(of_shard, run) for of_shard in report_ids])):
-            skipped[shard] |= ids
-    return skipped
+        parts = [_run(of_shard, run) for of_shard in report_ids]
+        shards = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        ids = np.concatenate([np.empty(0, KEY), *parts])
+        order = np.argsort(ids, kind="stable")  # stable: equal ids keep the order of their shards
+        ordered = ids[order]
+        for row in order[1:][ordered[1:] == ordered[:-1]].tolist():
+            skipped[shards[row]].add(ids[row : row + 1].tobytes())
+    return list(map(frozenset, skipped))
 
 
 def _run(report_ids: NDArray[np.bytes_], run: int) -> NDArray[np.bytes_]:
@@ -207,19 +208,6 @@ def _run(report_ids: NDArray[np.bytes_], run: int) -> NDArray[np.bytes_]:
     first = np.ascontiguousarray(report_ids).view(np.uint8)[:: report_ids.itemsize]
     ids: NDArray[np.bytes_] = report_ids[first >> 4 == run]
     return ids
-
-
-def _repeated(report_ids: Sequence[NDArray[np.bytes_]]) -> list[set[bytes]]:
-    """The ids of each shard that an earlier shard also has."""
-    ids = np.concatenate([np.empty(0, "S16"), *report_ids])
-    shards = np.repeat(np.arange(len(report_ids)), [len(of_shard) for of_shard in report_ids])
-    order = np.argsort(ids, kind="stable")  # stable: equal ids keep the order of their shards
-    ordered = ids[order]
-    repeated = order[1:][ordered[1:] == ordered[:-1]]
-    skipped: list[set[bytes]] = [set() for _ in report_ids]
-    for row in repeated.tolist():
-        skipped[shards[row]].add(ids[row : row + 1].tobytes())
-    return skipped
 
 
 def exact_sums(sums: Iterable[Histogram], domain: NDArray[np.bytes_] | None) -> Histogram:

@@ -209,11 +209,8 @@ class _Shard:
 
     def _take(self, slots: Slots, counted: NDArray[np.bool_]) -> None:
         """Keep the pairs of the reports that count. A pair with value 0 is padding, with any bucket."""
-        wanted = (slots.values > 0) & counted[:, None]
-        for_ids = slots.filtering_ids == np.uint64(self.selection.filtering_ids[0])
-        for other in self.selection.filtering_ids[1:]:
-            for_ids |= slots.filtering_ids == np.uint64(other)
-        wanted &= for_ids
+        requested = np.array(self.selection.filtering_ids, np.uint64)
+        wanted = (slots.values > 0) & counted[:, None] & np.isin(slots.filtering_ids, requested, kind="sort")
         self.keys.append(slots.buckets[wanted])
         self.values.append(slots.values[wanted])
         self.pairs += len(self.keys[-1])
