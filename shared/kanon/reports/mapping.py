@@ -14,16 +14,7 @@ from kanon.dynamo.batches import chunks
 from kanon.reports.avro import Report
 from kanon.reports.errors import Counter, ReportRefusedError
 from kanon.reports.histogram import EMPTY, KEY, Histogram
-from kanon.reports.payload import (
-    HISTOGRAM,
-    MOST_BYTES,
-    OVERHEAD,
-    PayloadError,
-    Slots,
-    layout_of,
-    open_sealed,
-    read_one,
-)
+from kanon.reports.payload import HISTOGRAM, MOST_BYTES, OVERHEAD, PayloadError, Slots, layout_of, open_sealed, read_one
 from kanon.reports.shared_info import ReportSource, Rules, accept_clear
 
 
@@ -159,17 +150,9 @@ class _Shard:
 
     def mapped(self) -> Mapped:
         self._add_up()
-        partitions = self.sums.split(self.selection.salt, self.selection.partitions)
-        ids = np.frombuffer(b"".join(self.seen), KEY)
-        return Mapped(
-            tuple(partitions),
-            ids,
-            frozenset(self.sources),
-            self.errors,
-            self.reports,
-            self.duplicates,
-            self.left_out,
-        )
+        partitions = tuple(self.sums.split(self.selection.salt, self.selection.partitions))
+        ids, sources = np.frombuffer(b"".join(self.seen), KEY), frozenset(self.sources)
+        return Mapped(partitions, ids, sources, self.errors, self.reports, self.duplicates, self.left_out)
 
     def _accepted(self, outcome: Slots | Counter, count: int) -> NDArray[np.bool_]:
         """The accepted ones of the reports read at once. The others are counted by error."""

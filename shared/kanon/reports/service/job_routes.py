@@ -161,43 +161,21 @@ class JobRoutes:
 
     def add_to(self, app: APIGatewayHttpResolver) -> None:
         """Let a resolver answer these routes."""
-        app.post("/stage/v1alpha/createJob", include_in_schema=False)(self.create_job)
-        app.post(
-            "/v1alpha/createJob",
-            summary="Create a job",
-            operation_id="createJob",
-            responses=answers(AcceptedAnswer, 400, 409, 413, answer="The job is stored, and will run", success=202),
-            security=SIGNED,
-        )(self.create_job)
-        app.get("/stage/v1alpha/getJob", include_in_schema=False)(self.get_job)
-        app.get(
-            "/v1alpha/getJob",
-            summary="How is this job?",
-            operation_id="getJob",
-            responses=answers(JobAnswer, 400, 404, answer="The job"),
-            security=SIGNED,
-        )(self.get_job)
-        app.post(
-            "/v1/jobs:preflight",
-            summary="What would this job meet?",
-            operation_id="preflight",
-            responses=answers(PreflightAnswer, 400, 413, answer="What a job would meet now"),
-            security=SIGNED,
-        )(self.preflight)
-        app.get(
-            "/v1/budget",
-            summary="What is left of a budget?",
-            operation_id="getBudget",
-            responses=answers(BudgetAnswer, 400, answer="The 24 hours of a day, and the jobs that took from them"),
-            security=SIGNED,
-        )(self._budget_of(app))
-        app.post(
-            "/v1/jobs:publish",
-            summary="Publish a summary again",
-            operation_id="publish",
-            responses=answers(AcceptedAnswer, 400, 404, 409, 413, answer="The summary will be published", success=202),
-            security=SIGNED,
-        )(self.publish)
+        for add, path, route, name, summary, responses in (
+            (app.post, "/v1alpha/createJob", self.create_job, "createJob", "Create a job",
+             answers(AcceptedAnswer, 400, 409, 413, answer="The job is stored, and will run", success=202)),
+            (app.get, "/v1alpha/getJob", self.get_job, "getJob", "How is this job?",
+             answers(JobAnswer, 400, 404, answer="The job")),
+            (app.post, "/v1/jobs:preflight", self.preflight, "preflight", "What would this job meet?",
+             answers(PreflightAnswer, 400, 413, answer="What a job would meet now")),
+            (app.get, "/v1/budget", self._budget_of(app), "getBudget", "What is left of a budget?",
+             answers(BudgetAnswer, 400, answer="The 24 hours of a day, and the jobs that took from them")),
+            (app.post, "/v1/jobs:publish", self.publish, "publish", "Publish a summary again",
+             answers(AcceptedAnswer, 400, 404, 409, 413, answer="The summary will be published", success=202)),
+        ):  # fmt: skip
+            if path.startswith("/v1alpha"):
+                add(f"/stage{path}", include_in_schema=False)(route)
+            add(path, summary=summary, operation_id=name, responses=responses, security=SIGNED)(route)
 
     def create_job(self, body: JobInBody) -> Response[str]:
         """Store a job: reports, keys and a budget. It spends budget and makes one noisy histogram final, or neither.

@@ -69,11 +69,8 @@ class FileSpending:
         return None if row is not None and row.state is State.ABORTING else CommitOutcome.LEFT
 
     def _is_enough(self, charges: Sequence[Charge], amount: Amount) -> bool:
-        for charge in charges:
-            left = self.budgets.left([charge.row])[charge.row]
-            if not all(amount.within(left.get(hour, self.budgets.cap)) for hour in charge.hours):
-                return False
-        return True
+        left, cap = self.budgets.left(charge.row for charge in charges), self.budgets.cap
+        return all(amount.within(left[charge.row].get(hour, cap)) for charge in charges for hour in charge.hours)
 
 
 @dataclass(frozen=True)

@@ -51,13 +51,7 @@ class State(StrEnum):
     FINISHED = "FINISHED"
 
 
-BEFORE_COMMIT = (
-    State.RECEIVED,
-    State.MAPPING,
-    State.MATCHING,
-    State.REMAPPING,
-    State.REDUCING,
-)
+BEFORE_COMMIT = (State.RECEIVED, State.MAPPING, State.MATCHING, State.REMAPPING, State.REDUCING)
 """A failure in one of these states ends the job, and nothing is spent."""
 _UNCOMMITTED = (*BEFORE_COMMIT, State.COMMITTING)
 
