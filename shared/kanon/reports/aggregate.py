@@ -38,9 +38,9 @@ from kanon.reports.avro import (
 from kanon.reports.errors import NOT_WRITTEN, Counter, JobError, ReportRefusedError
 from kanon.reports.histogram import Histogram, declared, exact_sums
 from kanon.reports.job import DEFAULT_ERROR_THRESHOLD, JobRequest, PrivacyParameters
-from kanon.reports.mapping import Mapped, open_report
+from kanon.reports.mapping import Mapped
 from kanon.reports.noise import Noised
-from kanon.reports.payload import PayloadError, decode
+from kanon.reports.payload import PayloadError, decode, open_sealed
 from kanon.reports.processes import Each, Mapper, mapper_of
 from kanon.reports.service.shards import MOST_SHARDS, Inputs, JobPlan, Ring, Shards, Worker, read_plan
 from kanon.reports.service.stages import Stages, summary_of
@@ -446,7 +446,8 @@ def _report(report: Report, rules: Rules, *, shown: bool) -> dict[str, Any]:
     try:
         line["shared_info"] = {name: value for name, value in parse(report.shared_info)._asdict().items() if value}
         if shown:
-            operation, contributions = decode(open_report(report, rules))
+            cleartext = open_sealed(report.payload, rules.key(report.key_id), report.shared_info)
+            operation, contributions = decode(cleartext)
             line["operation"] = operation
             line["contributions"] = [
                 {"bucket": f"{pair.bucket:032x}", "value": pair.value, "filtering_id": pair.filtering_id}

@@ -8,29 +8,15 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from kanon.dynamo.batches import chunks
 from kanon.reports.avro import Report
 from kanon.reports.errors import Counter, ReportRefusedError
 from kanon.reports.histogram import EMPTY, KEY, Histogram
-from kanon.reports.payload import HISTOGRAM, MOST_BYTES, OVERHEAD, PayloadError, Slots, layout_of, open_sealed, read_one
+from kanon.reports.payload import HISTOGRAM, PayloadError, Slots, layout_of, open_sealed, read_one
 from kanon.reports.shared_info import ReportSource, Rules, accept_clear
-
-
-def open_report(report: Report, rules: Rules) -> bytes:
-    """The cleartext of a report whose clear fields were accepted.
-
-    Raises:
-        ReportRefusedError: the key is unknown, the payload is too long, or does not open.
-    """
-    key = rules.keys.get(report.key_id)
-    if key is None:
-        raise ReportRefusedError(Counter.DECRYPTION_KEY_NOT_FOUND)
-    if len(report.payload) > MOST_BYTES + OVERHEAD:
-        raise ReportRefusedError(Counter.REPORT_PARSING_ERROR)
-    return open_sealed(report.payload, key, report.shared_info)
-
 
 BATCH = 512
 """Reports read at once: few enough for the processor's cache."""
@@ -133,9 +119,9 @@ class _Shard:
         self.reports += len(batch)
         # A decryption drives the rest out of the processor's cache, so all clear fields are read before.
         opened = []
-        for report_id, report in list(self._selected(batch)):
+        for report_id, key, report in list(self._selected(batch)):
             try:
-                opened.append((report_id, open_report(report, self.rules)))
+                opened.append((report_id, open_sealed(report.payload, key, report.shared_info)))
             except ReportRefusedError as error:
                 self.errors[error.counter] += 1
         read = [*read_cleartexts([cleartext for _, cleartext in opened])]
@@ -165,22 +151,21 @@ class _Shard:
             self.errors[Counter.CONTRIBUTION_BUDGET_EXCEEDED] += int((~within).sum())
         return within
 
-    def _selected(self, batch: Sequence[Report]) -> Iterator[tuple[bytes, Report]]:
-        """The reports that the job charges, and their ids. The others are left out, or counted by error."""
+    def _selected(self, batch: Sequence[Report]) -> Iterator[tuple[bytes, X25519PrivateKey, Report]]:
+        """The reports that the job charges, with ids and private keys. The others are left out or counted by error."""
         for report in batch:
             try:
                 clear = accept_clear(report.shared_info, self.rules)
-                if clear is not None and report.key_id not in self.rules.keys:
-                    raise ReportRefusedError(Counter.DECRYPTION_KEY_NOT_FOUND)
+                if clear is None:
+                    self.left_out += 1
+                    continue
+                key = self.rules.key(report.key_id)
             except ReportRefusedError as error:
                 self.errors[error.counter] += 1
                 continue
-            if clear is None:
-                self.left_out += 1
-                continue
             report_id, source = clear
             self.sources.add(source)
-            yield report_id, report
+            yield report_id, key, report
 
     def _is_first(self, report_id: bytes) -> bool:
         """Whether an accepted report is the first with its id. Only such a report counts."""

@@ -316,8 +316,10 @@ def open_sealed(wire: bytes, key: X25519PrivateKey, shared_info: str) -> bytes:
     """Decrypt a payload under the text of shared_info as received.
 
     Raises:
-        ReportRefusedError: it does not open: another key, another shared_info, or changed bytes.
+        ReportRefusedError: it is too long, or does not open: another key, another shared_info, or changed bytes.
     """
+    if len(wire) > MOST_BYTES + OVERHEAD:
+        raise ReportRefusedError(Counter.REPORT_PARSING_ERROR)
     try:
         return SUITE.decrypt(wire, key, info=PREFIX + shared_info.encode())
     except InvalidTag:

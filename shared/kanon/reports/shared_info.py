@@ -265,6 +265,17 @@ class Rules:
     hours: range | None = None
     without: frozenset[ReportSource] = frozenset()
 
+    def key(self, key_id: str) -> "X25519PrivateKey":
+        """A private key.
+
+        Raises:
+            ReportRefusedError: it is unknown.
+        """
+        key = self.keys.get(key_id)
+        if key is None:
+            raise ReportRefusedError(Counter.DECRYPTION_KEY_NOT_FOUND)
+        return key
+
     def take(self, source: ReportSource) -> bool:
         """Whether reports with these clear fields count. Anybody can send others, so those are no errors."""
         of_origin = self.attribution_report_to in (None, source.reporting_origin)

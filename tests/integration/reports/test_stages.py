@@ -8,8 +8,7 @@ import pytest
 from kanon.reports import mapping
 from kanon.reports.avro import LEAST_REPORT, Report
 from kanon.reports.errors import JobError
-from kanon.reports.mapping import open_report
-from kanon.reports.payload import seal
+from kanon.reports.payload import open_sealed, seal
 from kanon.reports.service.rotation import JOBS_REPLACED_MESSAGE, SPENT_MESSAGE
 from kanon.reports.service.shards import read_plan
 from kanon.reports.storage.objects import bucket_of, name_of
@@ -165,9 +164,7 @@ def test_a_worker_continues_where_one_that_died_has_stopped(
 ) -> None:
     message = in_pieces(service, monkeypatch)
     opened: list[Any] = []
-    monkeypatch.setattr(
-        mapping, "open_report", lambda report, rules: opened.append(report) or open_report(report, rules)
-    )
+    monkeypatch.setattr(mapping, "open_sealed", lambda wire, *rest: opened.append(wire) or open_sealed(wire, *rest))
     calls = iter(range(100))
 
     def dying(*_: Any, **__: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kanon.reports.collecting import REPORTS
-from kanon.reports.mapping import open_report
+from kanon.reports.payload import open_sealed
 from kanon.reports.service.storing import PARALLEL, File, write
 from kanon.reports.shared_info import END_OF_TIME, HOUR
 from kanon.reports.storage.objects import BUCKETS, bucket_of, may_hold
@@ -57,7 +57,7 @@ def test_a_stored_report_can_be_opened(deployed: Front) -> None:
     deployed.store(collected(deployed, body()))
     (report,) = deployed.stored()
     assert report.key_id == made.KEY_ID
-    assert b"histogram" in open_report(report, made.RULES)
+    assert b"histogram" in open_sealed(report.payload, made.KEY, report.shared_info)
 
 
 def test_a_batch_that_comes_again_writes_the_same_object(deployed: Front) -> None:

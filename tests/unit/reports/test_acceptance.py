@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from kanon.reports import mapping
 from kanon.reports.errors import JobError, ReportRefusedError
-from kanon.reports.mapping import Selection, map_reports, open_report
-from kanon.reports.payload import MOST_BYTES, OVERHEAD, Contribution, encode, read_one
+from kanon.reports.mapping import Selection, map_reports
+from kanon.reports.payload import MOST_BYTES, OVERHEAD, Contribution, encode, open_sealed, read_one
 from kanon.reports.shared_info import Unit, accept_clear, budget_key, parse, site_of, source_of, units
 from tests.unit.reports import made
 
@@ -217,9 +217,7 @@ def test_reports_of_other_origins_and_look_alikes_are_left_out_and_are_no_errors
 
 def test_reports_of_other_destinations_and_hours_are_left_out_unopened_and_uncharged(monkeypatch):
     opened = []
-    monkeypatch.setattr(
-        mapping, "open_report", lambda report, rules: opened.append(report) or open_report(report, rules)
-    )
+    monkeypatch.setattr(mapping, "open_sealed", lambda wire, *rest: opened.append(wire) or open_sealed(wire, *rest))
     strangers = [
         made.report(number=n, attribution_destination=f"https://{n}.test", key=made.OTHER_KEY) for n in range(300)
     ]
@@ -228,7 +226,7 @@ def test_reports_of_other_destinations_and_hours_are_left_out_unopened_and_uncha
     hours = range(made.NOW // 3600 - 2, made.NOW // 3600)
     rules = replace(made.RULES, destinations=frozenset({"https://shop.test"}), hours=hours)
     mapped = map_reports(strangers + late + mine, rules, Selection())
-    assert (mapped.left_out, mapped.errors.total(), len(mapped.sources), opened) == (310, 0, 1, mine)
+    assert (mapped.left_out, mapped.errors.total(), len(mapped.sources), opened) == (310, 0, 1, [mine[0].payload])
 
 
 def test_the_share_of_errors_is_that_of_the_reports_that_are_not_left_out(tmp_path):
