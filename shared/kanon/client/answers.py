@@ -160,7 +160,9 @@ def read_object(call: Request, reply: Reply) -> dict[str, Any]:
         answer = None
     fields = answer if isinstance(answer, dict) else {}
     if not 200 <= reply.status < 300:
-        raise _refused(call, reply, fields.get("error", fields))
+        error = fields.get("error", fields)
+        known = error if isinstance(error, dict) else {}  # a proxy may have another form
+        raise _refused(call, reply, {**known, "code": reply.status})
     with reading(call):
         return of(dict, answer)
 
@@ -258,7 +260,7 @@ def _refused(call: Request, reply: Reply, error: Any) -> RefusedError:
     with reading(call):
         code = of(int, error.get("code", reply.status))
         wait = retry_after(reply.headers) if code in (429, 503) else None
-        return RefusedError(call.name, code, error.get("status"), error.get("message", "no reason given"), wait)
+        return RefusedError(call.name, code, error.get("status"), error.get("message") or "no reason given", wait)
 
 
 @contextmanager

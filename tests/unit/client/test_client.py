@@ -149,6 +149,8 @@ def test_a_retry_after_without_seconds_gives_no_seconds(headers: Headers) -> Non
         ({"message": "Forbidden"}, "GET /v1/types/a: 403: Forbidden"),
         (b"<html>", "GET /v1/types/a: 403: no reason given"),
         ([], "GET /v1/types/a: 403: no reason given"),
+        ({"error": "Forbidden"}, "GET /v1/types/a: 403: no reason given"),
+        ({"error": {"code": "denied", "message": None}}, "GET /v1/types/a: 403: no reason given"),
     ],
 )
 def test_an_error_of_the_gateway_has_no_status_name(told: Any, message: str) -> None:
