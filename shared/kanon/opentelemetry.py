@@ -120,7 +120,7 @@ class SharedOnly(SpanExporter):
             for name in attributes.keys() & self._types.keys():
                 for text in texts_of(attributes[name]) or ():
                     join = self._types[name], value_id(text), client
-                    if self._joined.get(join, now) <= now and self._background.join(*join):
+                    if self._joined.get(join, now) <= now and self._background.join(join[0], text, client):
                         self._joined.pop(join, None)
                         self._joined[join] = now + JOIN_AGAIN
         if len(self._joined) > MOST_JOINED:

@@ -31,7 +31,7 @@ class Crowd:
         assert self.gate.wait(30)
         if self.down:
             raise NoAnswerError("down")
-        answer: Any = {"types": [{"type": "terms", "period": 3600}]}
+        answer: Any = {"types": [{"type": "terms", "period": 3600}, {"type": "words", "period": 3600, "listed": True}]}
         if path.endswith(":join"):
             self.joined.append((path.rsplit("/", maxsplit=1)[-1].partition(":")[0], json.loads(body)["client"]))
             answer = {}
@@ -156,6 +156,14 @@ def test_each_value_joins_once_a_day_for_each_client_whatever_the_answers_are() 
     terms = [value_id("popular"), value_id("rare")]
     assert sorted(crowd.joined) == sorted((term, user) for term in terms for user in ("alice", "bob"))
     assert "alice" not in sent(traced.memory.get_finished_spans())
+
+
+def test_values_join_a_listed_type_too() -> None:
+    crowd = Crowd()
+    traced = Traced(crowd, {"search.term": "words"}, client=lambda _: "alice")
+    traced.span(**{"search.term": "v"})
+    traced.settled()
+    assert crowd.joined == [(value_id("v"), "alice")]
 
 
 def test_without_a_client_nothing_joins() -> None:

@@ -155,7 +155,8 @@ class Background:
         """
         if client is None and not self.client.hides:
             raise ValueError("give a client: only one with a credential joins without")
-        return self._put(_now(waits=self._spread > 0, join=Join(type_, value_id(value), client)))
+        value_id(value)  # raises for what is none; a listed type needs the value itself
+        return self._put(_now(waits=self._spread > 0, join=Join(type_, value, client)))
 
     def ask(self, type_: str, value: Value) -> bool:
         """Let ``client.known`` know a value soon. False: it is dropped.

@@ -17,7 +17,7 @@ from kanon.client.background import LATE, STEP, _Item
 from kanon.client.errors import ApiError
 from tests.paths import ROOT
 
-TYPES = {"types": [{"type": "terms", "period": 3600}]}
+TYPES = {"types": [{"type": "terms", "period": 3600}, {"type": "words", "period": 3600, "listed": True}]}
 
 
 class Service:
@@ -79,6 +79,14 @@ def test_joins_are_sent_one_by_one_or_in_batches_with_auth(service: Service) -> 
     assert sum(sizes) == 700
     assert len(sizes) <= 3
     assert background.dropped.total() == 0
+
+
+@pytest.mark.parametrize("authenticated", [False, True])
+def test_a_join_of_a_listed_type_sends_its_value(service: Service, *, authenticated: bool) -> None:
+    with Background(client_of(service, authenticated=authenticated)) as background:
+        background.join("words", "v", "c")
+    ((_, asked),) = service.asked
+    assert (asked["joins"][0] if authenticated else asked)["value"] == "v"
 
 
 def test_no_caller_waits_and_a_full_queue_drops_with_a_word(service: Service) -> None:
