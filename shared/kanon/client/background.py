@@ -40,6 +40,8 @@ AT_EXIT = 5.0
 LAST_PAUSE = 0.5
 LATE = 1.0
 """Seconds after its time at which a join that waits for a random time is not sent any more, but at another time."""
+MOST_IN_A_ROW = 2
+"""Attempts that fail in a row before the others wait: one alone may be at fault itself."""
 TOLD_EVERY = 60.0
 """Seconds between two reports of what was dropped: a typo in a type must not fill a log."""
 
@@ -80,6 +82,7 @@ class _Failed:
 
     items: list[_Item] = field(default_factory=list)
     retry_after: int | None = None
+    in_a_row: int = 0
 
 
 class Background:
@@ -315,6 +318,10 @@ class Background:
         return failed
 
     def _attempt(self, items: Sequence[_Item], send: Callable[[Sequence[_Item]], None], failed: _Failed) -> None:
+        if failed.in_a_row == MOST_IN_A_ROW:
+            failed.items += items
+            return
+        before = len(failed.items)
         try:
             send(items)
         except PartlyRefusedError as error:
@@ -322,6 +329,7 @@ class Background:
                 self._sort([items[place]], refused, failed)
         except Exception as error:  # noqa: BLE001, an auth function may raise anything, and the thread must go on
             self._sort(items, error, failed)
+        failed.in_a_row = failed.in_a_row + 1 if len(failed.items) > before else 0
 
     def _sort(self, items: Sequence[_Item], error: Exception, failed: _Failed) -> None:
         """Keep what may succeed later, drop the rest."""

@@ -119,6 +119,18 @@ def test_what_fails_is_sent_again_and_dropped_when_it_is_late(service: Service) 
     background.close()
 
 
+def test_after_two_failures_in_a_row_the_others_wait_too(service: Service) -> None:
+    """Each attempt may last until its deadline, and ``Retry-After`` is for all of them."""
+    background = Background(client_of(service))
+    items = [_Item(0.0, 0.0, join=Join("terms", f"v{n}", "c")) for n in range(9)]
+    service.failures = 100
+    assert background._send(items).items == items
+    assert service.failures == 98
+    service.failures = 1
+    assert background._send(items).items == items[:1]
+    assert len(service.joined) == 8
+
+
 def test_refusals_and_unknown_types_are_reported_and_the_thread_goes_on(service: Service) -> None:
     told: list[str] = []
 
