@@ -394,9 +394,12 @@ export class Client {
     if (this.#wanted.has(type)) return;
     this.#wanted.set(type, wanted);
     setTimeout(async () => {
-      const queries = this.#options.through ? [...wanted].map((one) => [one]) : [[...wanted]];
-      // What fails stays unknown, and is asked about again.
-      await Promise.allSettled(queries.map((values) => this.isShared(type, values)));
+      for (let some = [...wanted]; some.length; some = [...wanted]) {
+        const queries = this.#options.through ? some.map((one) => [one]) : [some];
+        // What fails stays unknown, and is asked about again.
+        await Promise.allSettled(queries.map((values) => this.isShared(type, values)));
+        for (const value of some) wanted.delete(value);
+      }
       this.#wanted.delete(type);
     });
   }

@@ -273,6 +273,19 @@ test("sharedOr answers at once, joins, and knows more the next time", async () =
   assert.equal(sent(":join").length, 2);
 });
 
+test("sharedOr asks about a value that comes while others are asked about", async () => {
+  const client = new Client(server.url, { client: "me" });
+  answer = ({ path }) => {
+    if (!path.includes(":query")) return {};
+    if (sent(":query").length === 1) client.sharedOr("terms", "second", "other");
+    return shared();
+  };
+  client.sharedOr("terms", "first", "other");
+  for (let n = 0; n < 200 && client.known("terms", "second") === undefined; n++) await new Promise((done) => setTimeout(done, 5));
+  assert.equal(client.known("terms", "second"), false);
+  assert.equal(sent(":query").length, 2);
+});
+
 test("through a relay sharedOr asks about each value by itself", async () => {
   answer = ({ path }) => (path.includes(":query") ? shared() : {});
   const through = { prepare: async () => new Response(), delay: () => 0, send: (service, { path }, init) => fetch(service + path, init) };
