@@ -84,7 +84,7 @@ export class Reports {
     const used = (window === before.window ? before.used : 0) + amount;
     const fits = used <= BOUND;
     const spent = { window, used: fits ? used : used - amount };
-    if (!store(name, spent)) this.#spent = spent;
+    this.#spent = store(name, spent) ? undefined : spent;
     return { end: (window + 1) * length, fits };
   }
 

@@ -147,6 +147,25 @@ test("a report does not follow a redirect to another host", async (context) => {
   await Promise.all([server.stop(), other.stop()]);
 });
 
+test("a budget that could not be stored once counts, and so does what is stored later", async (context) => {
+  frozen(context);
+  const server = await collector();
+  const rows = new Map();
+  let full = true;
+  const setItem = (name, value) => {
+    if (full) throw new Error("full");
+    rows.set(name, value);
+  };
+  globalThis.localStorage = { getItem: (name) => rows.get(name) ?? null, setItem };
+  const reports = new Reports(server.url, { origin: ORIGIN });
+  assert.equal(await reports.contribute("a", 20_000), true);
+  full = false;
+  assert.equal(await reports.contribute("a", 40_000), true);
+  assert.equal(await reports.contribute("a", 40_000), false);
+  delete globalThis.localStorage;
+  await server.stop();
+});
+
 test("wrong arguments say what to change, and take no budget", async () => {
   const server = await collector();
   const told = [];
