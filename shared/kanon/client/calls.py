@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from kanon.reports.clients.encrypt import CachedKeys, Outgoing
 
 JOINS_A_CALL = 500
+LISTED_A_CALL = 100
+"""Joins that may have values of 512 bytes: as JSON, and padded for a relay, they have less than the limit of 1 MiB."""
 HASHES_A_CALL = 100
 """The default limit of hashes in a query without a signature."""
 HASHES_A_SIGNED_CALL = 1000
@@ -202,7 +204,7 @@ class Calls:
         return answers.client_field(client)
 
     def join_many(self, joins: Iterable[Join]) -> Steps[None]:
-        """Send joins, 500 per call."""
+        """Send joins, at most 500 per call."""
         joins = list(joins)
         for type_ in {join.type for join in joins}:
             if (yield from self._described(type_)).get("credential", False):
@@ -216,7 +218,9 @@ class Calls:
         results: list[RefusedError | None] = []
         for some in _groups(joins, JOINS_A_CALL):
             entries = [answers.batch_entry(join, listed=self._listed(join.type)) for join in some]
-            results += yield from self._batch(entries)
+            at_once = LISTED_A_CALL if any(self._listed(join.type) for join in some) else JOINS_A_CALL
+            for part in _groups(entries, at_once):
+                results += yield from self._batch(part)
         return results
 
     def _batch(self, entries: Sequence[object]) -> Steps[list[RefusedError | None]]:

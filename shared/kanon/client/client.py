@@ -126,7 +126,7 @@ class Client:
         self._run(self._calls.join_prepared(type_, value, client))
 
     def join_many(self, joins: Iterable[Join]) -> None:
-        """Send joins, 500 per call. Most services ask who calls.
+        """Send joins, at most 500 per call. Most services ask who calls.
 
         Raises:
             PartlyRefusedError: some of them were refused; the others were accepted.
@@ -194,7 +194,7 @@ class Client:
     # The calls of the API: ids of sets in base64url
 
     def batch_join(self, joins: Iterable[Join]) -> list[RefusedError | None]:
-        """Send joins, 500 per call. Returns for each of them ``None`` if it was accepted, or its error."""
+        """Send joins, at most 500 per call. Returns for each of them ``None`` if it was accepted, or its error."""
         return self._run(self._calls.batch_join(joins))
 
     def query(self, sets: Iterable[tuple[str, str]]) -> Answers:

@@ -20,6 +20,7 @@ from kanon.client import (
     UnknownTypeError,
     encoded,
 )
+from kanon.http.bodies import MOST_BODY_BYTES
 from kanon.local import Stack
 
 SETS = [encoded(bytes([n])) for n in range(3)]
@@ -70,6 +71,14 @@ def test_joins_go_500_a_call_and_every_one_gets_its_result() -> None:
     assert [len(body["joins"]) for _, _, body, _ in service.sent] == [500, 500, 200]
     assert [n for n, error in enumerate(results) if error is not None] == [0, 400, 800]
     assert service.sent[0][2]["joins"][1] == {"type": "a", "set": "AA", "client": "1"}
+
+
+def test_a_batch_with_the_longest_values_is_not_too_large() -> None:
+    service = Service(lambda sent: {"results": [{} for _ in sent["joins"]]})
+    service.types = {"types": [{"type": "a", "period": 3600, "listed": True}]}
+    with Client(service) as client:
+        client.join_many([Join("a", "\x01" * 508 + f"{n:04}", "\x01" * 256) for n in range(500)])
+    assert max(len(json.dumps(body)) for _, _, body, _ in service.sent) < MOST_BODY_BYTES // 2
 
 
 def test_an_empty_list_of_joins_makes_no_call() -> None:
