@@ -137,9 +137,13 @@ export class Anonymous implements Presenting {
     }
     if (wallet.deployment !== key.deployment) throw new EnrolmentError("this credential is for another service: give another store");
     if (!keys.length && wallet.weeks[key.epoch]?.[0] === key.key) return;
-    const { secrets } = wallet;
+    const { secrets, weeks: earlier } = wallet;
     const mine = new Secrets(decoded(secrets));
-    const held = await issued(account, key, mine, stored ?? (await sealed(mine, keys)));
+    const held = await issued(account, key, mine, stored ?? (await sealed(mine, keys))).catch((error: unknown) => {
+      if (!(error instanceof RefusedError && error.status === 409)) throw error;
+      const unused = Object.keys(earlier).length ? "" : "; delete first what the store keeps, which was never used";
+      throw new EnrolmentError(error.message + unused, { cause: error });
+    });
     await this.#store.replace((before) => {
       const now = before === undefined ? undefined : read(before);
       if (now?.secrets !== secrets) throw new EnrolmentError("the credential was deleted meanwhile: enrol again");
@@ -280,9 +284,7 @@ async function issued(account: Connection, { deployment, epoch, key }: Key, secr
   const recovery = stored.length ? { recovery: base64url(stored) } : {};
   const body = JSON.stringify({ epoch, request: base64url(request.message), ...recovery });
   const asked = { ...(await periodOf(account)), ...call("POST", PATH, body) };
-  const { answer } = await account.json(asked).catch((error: unknown) => {
-    throw error instanceof RefusedError && error.status === 409 ? new EnrolmentError(error.message, { cause: error }) : error;
-  });
+  const { answer } = await account.json(asked);
   const [published, response] = [binary(asked, key), binary(asked, answer.response)];
   try {
     return request.finish(new PublicKey(published), response);

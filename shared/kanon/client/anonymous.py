@@ -193,7 +193,8 @@ class Anonymous:
             answer = read_object(call, account(call))
         except RefusedError as error:
             if error.code == 409:
-                raise EnrolmentError(error.message) from None
+                unused = "" if wallet.credentials else f"; delete first {self.file}, which was never used"
+                raise EnrolmentError(error.message + unused) from None
             raise
         with reading(call):
             response = _bytes(of(str, answer["response"]))

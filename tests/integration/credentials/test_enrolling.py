@@ -147,6 +147,19 @@ def test_another_device_takes_over_the_secrets_with_the_recovery_code_alone(at: 
     assert code.encode() not in stored
 
 
+def test_a_device_that_enrols_beside_another_one_says_what_to_delete(
+    at: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me, one = account(at, "me"), device(at, tmp_path / "file")
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(anonymous, "_stored", lambda _: _enrol(at, me, arc.Secrets.random()) and None)
+        with pytest.raises(EnrolmentError, match="; delete first .*/file, which was never used"):
+            one.enrol(at.server.url, auth=me)
+    one.file.unlink()
+    with pytest.raises(EnrolmentError, match="enrolled on another device"):
+        one.enrol(at.server.url, auth=me)
+
+
 def test_the_code_that_was_given_last_is_the_one_that_works(at: Machine, tmp_path: Path) -> None:
     me, one, numbers = account(at, "me"), device(at, tmp_path / "first"), itertools.count()
 
