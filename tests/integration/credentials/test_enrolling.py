@@ -153,7 +153,7 @@ def test_a_device_that_enrols_beside_another_one_says_what_to_delete(
     me, one = account(at, "me"), device(at, tmp_path / "file")
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(anonymous, "_stored", lambda _: _enrol(at, me, arc.Secrets.random()) and None)
-        with pytest.raises(EnrolmentError, match="; delete first .*/file, which was never used"):
+        with pytest.raises(EnrolmentError, match=r"; delete first .*/file, which was never used"):
             one.enrol(at.server.url, auth=me)
     one.file.unlink()
     with pytest.raises(EnrolmentError, match="enrolled on another device"):
