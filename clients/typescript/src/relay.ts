@@ -36,6 +36,16 @@ export function relay(url: string, options: RelayOptions = {}): Through {
   onlyOptions(options, ["delay"]);
   const address = baseUrl(url);
   const keys = new Map<string, Key>();
+  const asked = new Map<string, Promise<Key | Response>>();
+  /** The key, or the answer of one that is busy. Who needs it at one time asks once: the service could count joins. */
+  const keyOf = async (service: string, signal: AbortSignal) => {
+    const held = keys.get(service);
+    if (held && Date.now() < held.until) return held;
+    const asking = asked.get(service) ?? fetched(keys, address, service, signal).finally(() => asked.delete(service));
+    asked.set(service, asking);
+    const found = await asking;
+    return found instanceof Response ? found.clone() : found;
+  };
   const send: Send = async (service, { path, period, join }, init) => {
     const fields = Object.entries(init.headers).map(([name, value]): [string, string] => [name.toLowerCase(), value]);
     if (period !== undefined) fields.push([STEP_FIELD, String(joinStep(Date.now() / 1000, period))]);
@@ -43,7 +53,7 @@ export function relay(url: string, options: RelayOptions = {}): Through {
     const message = padded({ method: init.method, authority: new URL(service).host, path, fields, content });
     for (let attempt = 0; ; attempt++) {
       // A join fetches no new key: the service would see from where, beside the join.
-      const key = (join && keys.get(service)) || (await keyOf(keys, address, service, init.signal));
+      const key = (join && keys.get(service)) || (await keyOf(service, init.signal));
       if (key instanceof Response) return key;
       const { sealed, open } = await sealedTo(key.config, message);
       const headers = { "Content-Type": REQUEST_TYPE };
@@ -56,7 +66,7 @@ export function relay(url: string, options: RelayOptions = {}): Through {
     }
   };
   const prepare = async (service: string, signal: AbortSignal): Promise<Response> => {
-    const key = await keyOf(keys, address, service, signal);
+    const key = await keyOf(service, signal);
     return key instanceof Response ? key : new Response();
   };
   return { send, prepare, delay: options.delay ?? ((most) => chance() * most) };
@@ -68,26 +78,26 @@ interface Key {
   until: number;
 }
 
-/** The key of a service, as the relay and the service show it; or the answer of one that is busy. */
-async function keyOf(keys: Map<string, Key>, relay: string, service: string, signal: AbortSignal) {
-  const before = keys.get(service);
-  if (before && Date.now() < before.until) return before;
-  const found: Response[] = [];
-  for (const url of [relay, service]) {
-    const answer = await fetch(url + KEYS, { ...OUTER, signal, cache: before ? "reload" : "default" });
-    if (REPEATED.includes(answer.status)) return answer;
-    if (!answer.ok) throw refused("GET", KEYS, answer.status);
-    found.push(answer);
+/** The key of a service, as the relay and the service show it now; or the answer of one that is busy. */
+async function fetched(keys: Map<string, Key>, relay: string, service: string, signal: AbortSignal): Promise<Key | Response> {
+  // Caches may hold the key of last week for a while: two of them are two keys only if they are read without.
+  for (const cache of keys.has(service) ? (["reload"] as const) : (["default", "reload"] as const)) {
+    const found: Response[] = [];
+    for (const url of [relay, service]) {
+      const answer = await fetch(url + KEYS, { ...OUTER, signal, cache });
+      if (REPEATED.includes(answer.status)) return answer;
+      if (!answer.ok) throw refused("GET", KEYS, answer.status);
+      found.push(answer);
+    }
+    const [shown, config] = await Promise.all(found.map(async (answer) => new Uint8Array(await answer.arrayBuffer())));
+    if (!equal(shown!, config!)) continue;
+    if (!isConfig(config!)) throw new ApiError(`GET ${KEYS}: the answer is no key: check the address and the version`);
+    const [maxAge, age] = ages(found[1]!.headers) ?? [0, 0];
+    const key = { config: config!, until: Date.now() + Math.max(0, maxAge - age) * 1000 };
+    keys.set(service, key);
+    return key;
   }
-  const [shown, config] = await Promise.all(found.map(async (answer) => new Uint8Array(await answer.arrayBuffer())));
-  if (!equal(shown!, config!)) {
-    throw new KeysDifferError();
-  }
-  if (!isConfig(config!)) throw new ApiError(`GET ${KEYS}: the answer is no key: check the address and the version`);
-  const [maxAge, age] = ages(found[1]!.headers) ?? [0, 0];
-  const key = { config: config!, until: Date.now() + Math.max(0, maxAge - age) * 1000 };
-  keys.set(service, key);
-  return key;
+  throw new KeysDifferError();
 }
 
 function isConfig(config: Bytes): boolean {

@@ -159,6 +159,25 @@ test("a join waits a random part of a whole step", async () => {
   assert.throws(() => relay("relay.example"), /is not an address/);
 });
 
+test("joins that need a key at one time ask for it once", async () => {
+  await overAtOnce();
+  const caller = client();
+  await caller.types();
+  instead = (seen) => (isKeys(seen) ? new Promise((done) => setTimeout(done, 100)) : undefined);
+  const before = front.requests.filter(isKeys).length;
+  await Promise.all(Array.from({ length: 5 }, (_, n) => caller.join("terms", `value ${n}`)));
+  assert.equal(front.requests.filter(isKeys).length, before + 2); // by the relay, and directly
+});
+
+test("a key of last week in a cache is no second key", async () => {
+  const fetched = globalThis.fetch;
+  mock.method(globalThis, "fetch", (url, init) =>
+    url === `${between.url}/v1/proxy/keys` && init.cache === "default" ? new Response(bytes(vector.config)) : fetched(url, init),
+  );
+  await client().join("terms", "on Monday");
+  mock.restoreAll();
+});
+
 test("two keys stop the client before it sends anything", async () => {
   instead = ({ path }) => (path.endsWith("keys") ? outer(200, bytes(vector.config)) : undefined);
   await assert.rejects(client().join("terms", "a"), KeysDifferError);
