@@ -10,6 +10,7 @@ from kanon.client.answers import Answers, Join, Released, Request, Status
 from kanon.client.auth import Auth, Headers
 from kanon.client.calls import (
     DEADLINE,
+    GATEWAY_KEYS,
     HASHES_A_CALL,
     HASHES_A_SIGNED_CALL,
     Attempt,
@@ -67,6 +68,8 @@ class AsyncClient:
         self._relaying = None if relay is None else _relaying(self._url, auth)
         self._http, self._own = http or httpx2.AsyncClient(cookies=_no_cookies()), http is None
         self._calls = Calls(deadline, spread, reports, anonymous, relay is not None)
+        self._key = anyio.Lock()
+        """Held by the join that asks for the key: the service must not count those that wait for it."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -179,10 +182,20 @@ class AsyncClient:
         asked = attempt.make()
         headers = asked.headers
         if self._relaying is not None:
-            return await self._through(self._relaying.call(*asked, headers), attempt.within)
+            through = self._alone if asked == GATEWAY_KEYS else self._through
+            return await through(self._relaying.call(*asked, headers), attempt.within)
         if self._auth is not None:
             headers = self._auth(asked.method, self._url + asked.path, asked.body, headers)
         return await self._send(self._url, asked, headers, attempt.within)
+
+    async def _alone(self, outers: Outers[Reply], within: float | None) -> Reply:
+        """Ask for the key after the others that do: they may have got it."""
+        try:
+            with anyio.fail_after(TIMEOUT if within is None else within):
+                async with self._key:
+                    return await self._through(outers, within)
+        except TimeoutError as error:
+            raise no_answer(self._relay, error) from error
 
     async def _through(self, outers: Outers[Reply], within: float | None) -> Reply:
         """Send the requests of a call through the relay."""

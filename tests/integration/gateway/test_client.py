@@ -352,3 +352,14 @@ def test_the_async_client_does_the_same(served: Machine, relay: Relay, monkeypat
 
 def test_the_guide_is_short() -> None:
     assert len((ROOT / "docs/guides/relay.md").read_text().split()) <= MOST_WORDS
+
+
+def test_joins_that_need_a_key_at_one_time_ask_for_it_once(served: Machine, relay: Relay) -> None:
+    async def run() -> None:
+        async with AsyncClient(served.server.url, relay=relay.url, auth=Bearer(served.key)) as client:
+            _at(client._relaying, served)  # type: ignore[arg-type]
+            await asyncio.gather(*(client.join("fledge", f"value {n}", "me", delay=0.01) for n in range(5)))
+
+    asyncio.run(run())
+    assert _joins(served) == 5
+    assert relay.paths.count("/v1/proxy/keys") == 1
