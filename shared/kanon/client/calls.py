@@ -410,6 +410,7 @@ class Calls:
             with answers.reading(asked):
                 self._keys = reporting.keys_of(reply, now)
         with _LOCK:
+            now = int(self.now() * 1000)  # a later window may have begun while the keys came
             self._device, report = reporting.contribution_of(parameters, self._device, now, bucket_of(value), amount)
         return reporting.sealed(report, self._keys), bool(report.contributions) or amount == 0
 

@@ -110,6 +110,20 @@ def test_public_keys_are_kept_for_their_max_age_and_no_longer() -> None:
         assert collector.keys == fetched
 
 
+def test_a_contribution_that_waits_for_keys_is_of_the_window_in_which_it_is_encrypted() -> None:
+    collector = Collector()
+    client, now = client_of(collector), 1_800_000_000.0
+    client._calls.now = lambda: now
+    waiting = client._calls.seal("v", 1)
+    attempt = next(waiting)
+    now += 600.0
+    client.contribute("v", 1)
+    with pytest.raises(StopIteration) as sealed:
+        waiting.send(collector(*attempt.make(), {}))
+    (report, fits) = sealed.value.value
+    assert (report.scheduled, fits) == ((now + 600) * 1000, True)
+
+
 @pytest.mark.parametrize("document", ["", "[]", '{"keys": []}', '{"keys": [{"id": "x", "key": ""}]}'])
 def test_a_wrong_document_of_keys_is_unexpected(document: str) -> None:
     collector = Collector(document=document)
