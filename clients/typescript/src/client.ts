@@ -280,7 +280,9 @@ export class Client {
     for (let failed = 1; ; failed++) {
       const body = { joins: left.map((n) => entries[n]) };
       const call = { ...this.#call("POST", "/v1:batchJoin", body), end, keepalive: true };
-      const { answer, headers } = await this.#connection.json(call);
+      const told = await this.#connection.json(call).catch((error: Error) => void left.forEach((n) => refused.set(n, error)));
+      if (!told) return refused;
+      const { answer, headers } = told;
       if (answer.results?.length !== left.length) throw unexpected(call);
       const errors: [number, any][] = left.map((n, place) => [n, answer.results[place].error]);
       for (const [n, error] of errors) if (error) refused.set(n, new RefusedError(error.message, error.code, null));

@@ -229,8 +229,13 @@ class Calls:
         end, failed, after = self.clock() + self.deadline, 0, 0.0
         while left:
             asked = request("POST", "/v1:batchJoin", {"joins": [entries[n] for n in left]})
-            reply = yield from self._answered(asked, end, after)
-            results.update(zip(left, answers.read_batch(asked, reply, len(left)), strict=True))
+            try:
+                reply = yield from self._answered(asked, end, after)
+                results.update(zip(left, answers.read_batch(asked, reply, len(left)), strict=True))
+            except ApiError:
+                if not results:
+                    raise
+                break  # of those that are left the answer before holds
             left = [n for n in left if (error := results[n]) is not None and error.code == 503]
             failed += 1
             after = waiting.wait(failed, self.random(), waiting.retry_after(reply.headers))

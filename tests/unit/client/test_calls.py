@@ -160,6 +160,13 @@ def test_of_a_batch_only_joins_that_were_not_logged_are_repeated(world: World) -
     assert world.times == [0, 1.5, 2.5]
 
 
+@pytest.mark.parametrize("later", [NoAnswerError("down"), (400, {}, {})])
+def test_what_a_batch_has_logged_stays_so_if_the_rest_fails(world: World, later: Told) -> None:
+    world.told((200, {}, {"results": [{}, BUSY]}), *[later] * 9)
+    with pytest.raises(PartlyRefusedError, match=r"1 of 2 joins were refused, first number 1: .*503"):
+        world.client()("join_many", [Join("terms", f"v{n}", "c") for n in range(2)])
+
+
 def test_a_batch_ends_at_its_deadline_too(world: World) -> None:
     world.told(*[(200, {"Retry-After": "4"}, {"results": [BUSY]})] * 9)
     with pytest.raises(PartlyRefusedError):

@@ -185,6 +185,15 @@ test("with a key many joins are one call, and only those that were not logged ar
   assert.deepEqual(calls, [["1", "2", "3"], ["2"]]);
 });
 
+test("what a batch has logged is not told as lost if the rest fails", async () => {
+  answer = (_, number) => (number === 2 ? { body: { results: [{}, error(503)] } } : { status: 400, body: error(400) });
+  const told = [];
+  const client = new Client(server.url, { auth: "Bearer key", onDrop: (thrown, join) => told.push([thrown.status, join.client]) });
+  await assert.rejects(client.joinMany(["1", "2"].map((who) => ({ type: "terms", value: "a", client: who }))), RefusedError);
+  assert.deepEqual(told, [[400, "2"]]);
+  assert.equal(client.dropped, 1);
+});
+
 test("a refused join of a batch is told by itself, and the others are still repeated", async () => {
   answer = ({ body }, number) => {
     const { joins } = JSON.parse(body);
