@@ -182,6 +182,6 @@ def _opening(parts: SplitResult) -> tuple[http.client.HTTPConnection, str, Heade
         headers["Proxy-Authorization"] = "Basic " + base64.b64encode(credentials.encode()).decode()
     connection = kind(proxy.hostname or "", proxy.port, timeout=TIMEOUT)
     if not secure:
-        return connection, f"http://{parts.netloc}{prefix}", headers
+        return connection, f"http://{parts.netloc.rpartition('@')[2]}{prefix}", headers
     connection.set_tunnel(host, port or 443, headers)
     return connection, prefix, {}

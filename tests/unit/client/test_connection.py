@@ -250,6 +250,8 @@ def test_a_forked_process_opens_a_connection_of_its_own() -> None:
         ("https://kanon.example/v", {"https": "proxy.example:1", "no": "kanon.example"}, ("kanon.example", 443),
          "/v", {}),
         ("http://127.0.0.1:8000", {"http": "http://proxy.example:3128"}, ("127.0.0.1", 8000), "", {}),
+        ("http://me:secret@kanon.example:8", {"http": "proxy.example:3128"}, ("proxy.example", 3128),
+         "http://kanon.example:8", {}),
     ],
 )  # fmt: skip
 def test_proxies_are_those_of_the_environment_and_this_machine_is_called_directly(
