@@ -6,7 +6,9 @@ and without ``async`` run it.
 
 from __future__ import annotations
 
+import os
 import re
+import threading
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
@@ -15,7 +17,7 @@ from typing import NamedTuple, TypeVar
 from kanon.client import waiting
 from kanon.client.answers import Request, of, read_types, reading, request
 from kanon.client.auth import Auth, Headers
-from kanon.client.connection import Connection, HttpAnswer, Reply, address
+from kanon.client.connection import TIMEOUT, Connection, HttpAnswer, Reply, address, no_answer
 from kanon.client.errors import KeyChangedError, KeysDifferError, RefusedError, UnexpectedAnswerError
 
 try:
@@ -199,6 +201,7 @@ class RelayedConnection:
     def __init__(self, service: str, relay: str, auth: Auth | None, now: Callable[[], float] = time.time) -> None:
         self._relaying = Relaying(service.rstrip("/"), auth, now=now)
         self._relay, self._service = Connection(relay), Connection(service)
+        self._process, self._key = os.getpid(), threading.Lock()
 
     def __call__(self, method: str, path: str, body: bytes, headers: Headers, within: float | None) -> Reply:
         """Send a request through the relay.
@@ -207,6 +210,18 @@ class RelayedConnection:
             KeysDifferError: the service may single out this client.
             NoAnswerError: the relay or the service did not answer in time.
         """
+        if path != KEYS_PATH:
+            return self._sent(method, path, body, headers, within)
+        if self._process != os.getpid():  # the lock of the parent process may be held for ever
+            self._process, self._key = os.getpid(), threading.Lock()
+        if not self._key.acquire(timeout=TIMEOUT if within is None else within):
+            raise no_answer(self._relaying.service, TimeoutError("timed out"))
+        try:  # after the threads that ask for the key: the service must not count the joins that wait for it
+            return self._sent(method, path, body, headers, within)
+        finally:
+            self._key.release()
+
+    def _sent(self, method: str, path: str, body: bytes, headers: Headers, within: float | None) -> Reply:
         outers = self._relaying.call(method, path, body, headers)
         try:
             outer = next(outers)

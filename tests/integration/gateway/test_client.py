@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from itertools import product
 from typing import Any
@@ -354,12 +355,17 @@ def test_the_guide_is_short() -> None:
     assert len((ROOT / "docs/guides/relay.md").read_text().split()) <= MOST_WORDS
 
 
-def test_joins_that_need_a_key_at_one_time_ask_for_it_once(served: Machine, relay: Relay) -> None:
+@pytest.mark.parametrize("kind", ["tasks", "threads"])
+def test_joins_that_need_a_key_at_one_time_ask_for_it_once(served: Machine, relay: Relay, kind: str) -> None:
     async def run() -> None:
         async with AsyncClient(served.server.url, relay=relay.url, auth=Bearer(served.key)) as client:
             _at(client._relaying, served)  # type: ignore[arg-type]
             await asyncio.gather(*(client.join("fledge", f"value {n}", "me", delay=0.01) for n in range(5)))
 
-    asyncio.run(run())
+    if kind == "tasks":
+        asyncio.run(run())
+    else:
+        with client_of(served, relay) as client, ThreadPoolExecutor(5) as pool:
+            list(pool.map(lambda n: client.join("fledge", f"value {n}", "me", delay=0.01), range(5)))
     assert _joins(served) == 5
     assert relay.paths.count("/v1/proxy/keys") == 1
