@@ -156,7 +156,7 @@ def read_object(call: Request, reply: Reply) -> dict[str, Any]:
     """The JSON object of an answer that is a success; any other answer raises its error."""
     try:
         answer = json.loads(reply.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None
     fields = answer if isinstance(answer, dict) else {}
     if not 200 <= reply.status < 300:

@@ -237,7 +237,7 @@ def test_what_is_neither_text_nor_bytes_is_no_value(*, listed: bool) -> None:
             call()
 
 
-@pytest.mark.parametrize("told", [b"", b"<html>", b"\xff", [], "text", None])
+@pytest.mark.parametrize("told", [b"", b"<html>", b"\xff", b"[" * 100_000, [], "text", None])
 def test_an_answer_that_is_not_a_json_object_is_unexpected(told: Any) -> None:
     with pytest.raises(UnexpectedAnswerError, match=r"GET /v1/types/a: .*dict expected.*: check that the address"):
         Client(Service(lambda _: told)).type("a")
