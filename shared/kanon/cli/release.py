@@ -146,6 +146,8 @@ def release(
 
         outputs = OutputFiles(context, force=force)
         _check(out, operator_report, outputs)
+        if operator_report is not None:
+            _refuse_pipes(logs)
         _release(logs, spec, ledger, dataset, name, out, _engine(engine, memory), operator_report, outputs)
 
 
@@ -155,6 +157,14 @@ def _check(out: Path, operator_file: Path | None, outputs: OutputFiles) -> None:
     for path in (out, *_beside(out)):
         outputs.check(path, "--out")
     outputs.check(operator_file, "--operator-report")
+
+
+def _refuse_pipes(logs: Sequence[str]) -> None:
+    from kanon.joinlog import STANDARD_INPUT
+
+    for log in logs:
+        if log == STANDARD_INPUT or Path(log).is_fifo():
+            raise CommandError("--operator-report reads the log again, and a pipe is read once: give the name of a file")
 
 
 def _beside(out: Path) -> tuple[Path, Path]:
@@ -174,13 +184,11 @@ def _release(
     ledger = Ledger.at(place)
     with working("reading the log and adding up"):
         made = released(logs, spec, ledger, dataset=dataset, name=name, engine=engine)
-    report = None
+    with _after_charging("--out"):
+        _write(made, out, outputs)
     if operator_file is not None:
         with working("counting for the operator's report"):
             report = operator_report(logs, spec, ledger, dataset=dataset, engine=engine)
-    with _after_charging("--out"):
-        _write(made, out, outputs)
-    if operator_file is not None and report is not None:
         with _after_charging("--operator-report"):
             outputs.write({operator_file: json_bytes(report)}, PRIVATE)
     _say(made, ledger)

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import re
 import sys
 from fractions import Fraction
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 
 from kanon.cli.main import app
 from kanon.noise.laws import Table
-from kanon.release import output
+from kanon.release import output, releasing
 from kanon.release.engines import duckdb
 
 ASKED = ("--group", "set", "--epsilon", "1", "--delta", "1e-6", "--dataset", "joins")
@@ -355,6 +356,28 @@ def test_a_file_that_fails_late_is_written_elsewhere_at_no_cost(log, place, opti
     assert f"The release is charged: running it again with another {option} costs nothing" in said
     assert "this run costs nothing" in run("release", log, *ASKED, option, "other.csv")
     assert "(1, 1.00e-6) spent" in run("ledger", "show")
+
+
+def test_a_report_of_the_operator_is_not_made_of_a_pipe_which_can_be_read_once(log, place):
+    os.mkfifo(place / "pipe")
+    for pipe in ("-", "pipe"):
+        said = run("release", log, pipe, *ASKED, "--operator-report", "operator.json", status=2)
+        assert "a pipe is read once: give the name of a file" in said
+    assert not (place / "kanon-ledger").exists()
+
+
+def test_a_log_that_fails_while_it_is_read_again_leaves_the_table(log, place, monkeypatch):
+    release = releasing.release
+
+    def and_cut(*given, **more):
+        made = release(*given, **more)
+        log.write_text("")
+        return made
+
+    monkeypatch.setattr(releasing, "release", and_cut)
+    run("release", log, *ASKED, "--operator-report", "operator.json", status=5)
+    assert b"popular" in files(place)["released.csv"]
+    assert not (place / "operator.json").exists()
 
 
 def test_a_name_in_a_ledger_has_no_effect_on_the_terminal(place):
