@@ -1,8 +1,10 @@
 """The streaming reader of join logs."""
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import math
 import os
 import subprocess
@@ -195,6 +197,8 @@ def test_an_invalid_row_is_refused_without_its_values_or_left_out_alone(
     assert (reading.rows, reading.left_out.total()) == (len(joins) + 1, 1)
 
 
+UUIDS = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"0" * 16], pa.binary(16)))
+
 FILES: list[tuple[str | bytes, str]] = [
     (
         "time,set\n1,a\n",
@@ -206,7 +210,8 @@ FILES: list[tuple[str | bytes, str]] = [
     ("time\tsecret\n", "has no column 'set': line 1 has 2 columns separated by tabs; expected time, set, client; ch"),
     ("at|secret\n", "has no column 'time': line 1 has 2 columns separated by bars; expected time, set, client; chec"),
     ("secret\n", "has no column 'time': line 1 has 1 column; expected time, set, client; check that line 1 is the h"),
-    ("", "log has no column 'time'"),
+    ("", "log: line 1 is empty; it must name the columns$"),
+    (f"\n{HEAD}", "log: line 1 is empty; it must name the columns$"),
     ("time,set,\0client\n1,a,b\n", "log, line 1: a zero byte: remove it, or save UTF-16 as UTF-8$"),
     (HEAD.encode("utf-16-be"), "log, line 1: a zero byte: remove it, or save UTF-16 as UTF-8$"),
     (HEAD.replace("\n", "\r"), "log, line 1: a carriage return within the line: end lines with LF or CRLF$"),
@@ -216,11 +221,17 @@ FILES: list[tuple[str | bytes, str]] = [
     (gzipped(HEAD.encode())[:-8] + bytes(8), "the gzip data is damaged: compress the log again"),
     (gzipped(gzipped(HEAD.encode())), "log is gzip data: name the file .gz, and compress it once"),
     (b"PK\x03\x04", "log is a zip or Excel file: save it as CSV"),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1", "log is an Excel file: save it as CSV"),
+    (bz2.compress(HEAD.encode()), "log is bzip2 data: decompress it, or use gzip"),
+    (lzma.compress(HEAD.encode()), "log is xz data: decompress it, or use gzip"),
+    (b"ARROW1\0\0", "log is an Arrow or Feather file: write it as Parquet"),
+    (gzipped(PARQUET), "log is Parquet, which is read from its end: give the name of a file, not gzipped"),
     (HEAD.encode("utf-16"), "log is UTF-16: save it as UTF-8"),
     ('[{"time": 1, "set": "a", "client": "b"},', "log: not a JSON array of objects: write one object per line"),
     ("[1]", "log: not a JSON array of objects"),
     (f"[{OBJECT}] {{}}", "log: not a JSON array of objects"),
     (as_parquet(time=[1], set=[b"a"], client=["b"]), "column 'set' holds binary: only text, numbers, dates and"),
+    (as_parquet(time=[1], set=UUIDS, client=["b"]), "column 'set' holds fixed_size_binary.*: only text, num"),
     (as_parquet(time=[1], set=[["a"]], client=["b"]), "column 'set' holds list.*: only text, numbers, dates and"),
     (as_parquet(time=[1], set=["a"]), "'client': it has 2 columns; expected time, set, client; check the names of col"),
     (PARQUET[:-20], "log is not readable as Parquet: write the file again"),

@@ -40,7 +40,11 @@ _REFUSED = {
     b"PK\x03\x04": "a zip or Excel file: save it as CSV (UTF-8)",
     b"\xff\xfe": "UTF-16: save it as UTF-8",
     b"\xfe\xff": "UTF-16: save it as UTF-8",
+    b"\xd0\xcf\x11\xe0": "an Excel file: save it as CSV (UTF-8)",
+    b"ARROW1": "an Arrow or Feather file: write it as Parquet",
     b"\x28\xb5\x2f\xfd": "zstd data: decompress it, or use gzip",
+    b"BZh91AY&SY": "bzip2 data: decompress it, or use gzip",
+    b"\xfd7zXZ": "xz data: decompress it, or use gzip",
 }
 
 TOO_LONG = f"more than {LONGEST_LINE:,} bytes in one line: check that this is a log"
@@ -289,8 +293,10 @@ def header(head: bytes, needed: Iterable[str], where: Where) -> tuple[tuple[str,
     If none is found, it is the one with the most columns.
 
     Raises:
-        LogError: it cannot be read with any separator.
+        LogError: it is empty, or cannot be read with any separator.
     """
+    if not head:
+        raise LogError(f"{where.name}: line 1 is empty; it must name the columns")
     wanted = set(needed)
     parsed: list[tuple[tuple[str, ...], str]] = []
     reason = ""
@@ -460,7 +466,7 @@ def parquet_file(file: io.BufferedReader, needed: Sequence[str], where: Where) -
         install = "pip install 'kanon-dp[desk]', or run `make simulate` in a checkout of kanon"
         raise LogError(f"{where.name} is Parquet, and {error.name} is missing: {install}") from error
     if not file.seekable():
-        raise LogError(f"{where.name} is Parquet, which is read from its end: give the name of a file")
+        raise LogError(f"{where.name} is Parquet, which is read from its end: give the name of a file, not gzipped")
     where.unit = "row"
     try:
         table = parquet.ParquetFile(file, pre_buffer=False, buffer_size=LONGEST_LINE)
@@ -481,6 +487,7 @@ def check_type(name: str, held: Any, where: Where) -> None:
     from pyarrow import types
 
     held = held.value_type if types.is_dictionary(held) else held
+    held = getattr(held, "storage_type", held)  # a UUID is binary
     if (
         types.is_nested(held)
         or types.is_binary(held)
