@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kanon.cli.errors import CommandError
-from kanon.cli.options import Json
+from kanon.cli.options import Json, refuse_unused
 from kanon.cli.release import exact, release_errors, spent
 from kanon.cli.screen import plain, show_json
 
@@ -56,6 +56,7 @@ def show(
 @ledger.command()
 @release_errors()
 def add(
+    context: typer.Context,
     dataset: Annotated[str, typer.Option(help="Name of the data.")],
     epsilon: Annotated[str | None, typer.Option(help="Epsilon spent elsewhere.", show_default=False)] = None,
     delta: Annotated[str, typer.Option(help="Delta spent elsewhere.")] = "0",
@@ -86,15 +87,18 @@ def add(
 
     if unit not in UNITS:
         raise CommandError(f"--unit must be one of {', '.join(UNITS)}")
-    kept = Ledger.at(location)
     if epsilon is None:
         if not note or budget:
             raise CommandError("give --epsilon and --delta, or a --note")
-        kept.add_note(dataset, note)
+        refuse_unused(context, ("delta", "unit", "period", "past_budget"), "on a remark: give --epsilon for a cost")
+        Ledger.at(location).add_note(dataset, note)
         return
     figures = Bound(exact(epsilon, "--epsilon"), exact(delta, "--delta"))
     if figures.epsilon < 0 or not 0 <= figures.delta <= 1:
         raise CommandError("--epsilon must be at least 0, --delta from 0 to 1")
+    if budget:
+        refuse_unused(context, ("period", "note", "past_budget"), "on a budget: leave it out")
+    kept = Ledger.at(location)
     if budget:
         kept.set_budget(dataset, unit, figures)
     else:

@@ -164,7 +164,7 @@ def _refuse_pipes(logs: Sequence[str]) -> None:
 
     for log in logs:
         if log == STANDARD_INPUT or Path(log).is_fifo():
-            raise CommandError("--operator-report reads the log again, and a pipe is read once: give the name of a file")
+            raise CommandError("--operator-report reads the log again, a pipe is read once: give the name of a file")
 
 
 def _beside(out: Path) -> tuple[Path, Path]:

@@ -390,6 +390,20 @@ def test_a_name_in_a_ledger_has_no_effect_on_the_terminal(place):
     assert shown.count("\n") == 2
 
 
+@pytest.mark.parametrize(
+    ("more", "unused"),
+    [
+        (("--note", "service", "--delta", "1e-5"), "--delta has no effect on a remark: give --epsilon for a cost"),
+        (("--note", "service", "--days", "2026-01"), "--days has no effect on a remark"),
+        (("--epsilon", 3, "--budget", "--days", "2026-01"), "--days has no effect on a budget: leave it out"),
+        (("--epsilon", 3, "--budget", "--note", "until May"), "--note has no effect on a budget"),
+    ],
+)
+def test_an_option_that_the_ledger_would_not_enter_is_refused(place, more, unused):
+    assert unused in run("ledger", "add", "--dataset", "d", *more, status=2)
+    assert not (place / "kanon-ledger").exists()
+
+
 def test_a_dataset_that_the_ledger_does_not_have_is_refused_with_the_nearest_name(place):
     budget = run("ledger", "add", "--dataset", "joins", "--epsilon", 1, "--budget")
     assert budget == "joins, unit user: (0, 0) spent of (1, 0)\n"

@@ -156,7 +156,7 @@ REFUSED = [
     (["demo", "--log", "nowhere.csv"], ["--log", "nowhere.csv", "does not exist"]),
     (["demo", "--log", "."], ["cannot be read"]),
     (["demo", "--type", ONE_TYPE, "--types", "empty"], ["give --type or --types, not both"]),
-    (["demo", "--log", "empty"], ["no column 'time'", "(--columns TIME,SET,CLIENT)"]),
+    (["demo", "--log", "empty"], ["empty: line 1 is empty; it must name the columns"]),
     (["demo", "--columns", "a,b", "--log", "empty"], ["--columns", "three names"]),
     (
         ["demo", "--log", "far.csv"],
@@ -192,7 +192,7 @@ REFUSED = [
     (["plan", "--epsilon", "0.5"], ["raise k, epsilon or delta"]),
     (["plan", "--profile", "published", "--epsilon", "2"], ["choose another profile"]),
     (["reports", "demo", "--plot", "x.txt"], ["--plot", "a name that ends in .png"]),
-    (["reports", "demo", "--log", "empty"], ["no column 'time'"]),
+    (["reports", "demo", "--log", "empty"], ["empty: line 1 is empty"]),
     (["risk", "uniqueness", "empty", "--plot", "x.txt"], ["--plot", "a name that ends in .png"]),
     (["doctor", "--stack", "a", "--url", "http://127.0.0.1:1"], ["give --stack or --url, not both"]),
     (["doctor", "--region", "eu-central-1"], ["name it with --stack"]),
