@@ -60,12 +60,14 @@ class Checked(NamedTuple):
         faults: invalid rows, by their place among the rows of this piece.
         places: rows of this piece, blank lines too; the next piece begins after them.
         rows: the same without blank lines.
+        unnamed: columns of conditions that no row has; only JSON may lack a column.
     """
 
     table: pa.Table
     faults: list[tuple[int, Fault]]
     places: int
     rows: int
+    unnamed: frozenset[str] = frozenset()
 
 
 def read_tables(path: Path | str, wanted: Wanted, reading: LogReading) -> Iterator[pa.Table]:
@@ -83,6 +85,7 @@ def read_tables(path: Path | str, wanted: Wanted, reading: LogReading) -> Iterat
                 reading.add(fault, where)
             where.line = before + checked.places
             reading.rows += checked.rows
+            reading.unnamed = checked.unnamed if reading.unnamed is None else checked.unnamed & reading.unnamed
             if checked.table.num_rows:
                 yield checked.table
 
@@ -203,13 +206,15 @@ def check_rows(rows: Sequence[LogRow | Fault | None], wanted: Wanted) -> Checked
     """Read rows that are parsed; None is a blank line."""
     names = wanted.names
     found = [(i, row) for i, row in enumerate(rows) if isinstance(row, dict)]
+    unnamed = frozenset(name for name, _, _ in wanted.conditions if not any(name in row for _, row in found))
     found = [(i, row) for i, row in found if all(type(row.get(name)) is str for name in names)]
     whole = [i for i, _ in found]
     try:
         cells = {name: pa.array([row[name] for _, row in found], pa.string()) for name in names}
     except UnicodeEncodeError:  # not UTF-8
-        return _by_definition(rows, wanted)
-    return _settled(cells, np.array(whole, np.int64), lambda i: [rows[n] for n in i], len(rows), wanted)
+        return _by_definition(rows, wanted)._replace(unnamed=unnamed)
+    checked = _settled(cells, np.array(whole, np.int64), lambda i: [rows[n] for n in i], len(rows), wanted)
+    return checked._replace(unnamed=unnamed)
 
 
 def _settled(

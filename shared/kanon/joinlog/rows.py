@@ -100,12 +100,14 @@ class LogReading:
         skip: leave invalid rows out and count them; otherwise the first one is an error.
         rows: rows so far, invalid ones too.
         left_out: invalid rows by column and reason.
+        unnamed: columns of conditions that no row had so far; None before the first row.
     """
 
     dates: Dates | None = None
     skip: bool = False
     rows: int = 0
     left_out: Counter[Fault] = field(default_factory=Counter)
+    unnamed: frozenset[str] | None = field(default=None, compare=False)  # only pieces note it
 
     def add(self, fault: Fault, where: Where) -> None:
         """Count an invalid row.

@@ -89,3 +89,17 @@ def test_an_input_without_used_rows_is_refused_and_an_empty_table_says_why(log: 
     assert not (log.parent / "kanon-ledger" / "ledger.jsonl").exists()
     log.write_text("set,client,amount\ns,u1,1\n")
     assert "No group is in the table: a group is surely released from" in run("release", log, *asked, "--epsilon", 1)
+
+
+@pytest.mark.parametrize("sign", ["=", "!="])
+def test_a_condition_on_a_name_that_no_object_has_is_refused(log: Path, sign: str) -> None:
+    """``contry!=DE`` is true of every object, so all of them would be published."""
+    rows = [{"set": "s", "client": f"u{n}", "amount": 10} for n in range(1500)]
+    log.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (more := log.parent / "more.json").write_text(json.dumps(rows[:1]))
+    asked = (*ASKED, "--where", f"country{sign}DE")
+    said = run("release", log, more, *asked, status=5)
+    assert "no row has the column 'country' of --where: correct its name, or leave it out" in said
+    assert not (log.parent / "kanon-ledger" / "ledger.jsonl").exists()
+    more.write_text(json.dumps([{**rows[0], "country": "DE"}]))
+    run("release", log, more, *asked)

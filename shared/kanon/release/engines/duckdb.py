@@ -105,7 +105,7 @@ class _Rows:
         """Store in a table what SQL computes from the rows, which it calls ``name``.
 
         Raises:
-            InputError: a file or a row of it cannot be read, or there are no rows.
+            InputError: a file or a row of it cannot be read, there are no rows, or none has a column of --where.
         """
         fields = schema(self._wanted).empty_table().rename_columns(self._names).schema
         connection.register(name, pa.RecordBatchReader.from_batches(fields, self._batches()))
@@ -115,6 +115,8 @@ class _Rows:
             failed = InputError(str(self._failed)) if isinstance(self._failed, LogError) else self._failed
             raise failed or error from None
         connection.unregister(name)
+        for column in sorted(self.reading.unnamed or ()):
+            raise InputError(f"no row has the column {column!r} of --where: correct its name, or leave it out")
         if self._lacking:
             raise InputError(NO_ROWS)
 
