@@ -85,7 +85,7 @@ def read_tables(path: Path | str, wanted: Wanted, reading: LogReading) -> Iterat
                 reading.add(fault, where)
             where.line = before + checked.places
             reading.rows += checked.rows
-            reading.unnamed = checked.unnamed if reading.unnamed is None else checked.unnamed & reading.unnamed
+            reading.add_unnamed(checked.unnamed)
             if checked.table.num_rows:
                 yield checked.table
 

@@ -119,6 +119,10 @@ class LogReading:
             raise refusal(fault, where)
         self.left_out[fault] += 1
 
+    def add_unnamed(self, names: frozenset[str]) -> None:
+        """Note the columns of conditions that no row of a piece has."""
+        self.unnamed = names if self.unnamed is None else self.unnamed & names
+
 
 def refusal(fault: Fault, where: Where) -> LogError:
     """The error for an invalid row."""

@@ -29,6 +29,7 @@ from tests.integration.release.exports import EXPORTS, Export
 from tests.integration.release.test_bounding import COLUMNS, MEASURES, SECRET, rows, write
 from tests.integration.release.test_messy_exports import check
 from tests.paths import REAL_LOG
+from tests.unit.release.made import groups_of
 
 pytestmark = [
     pytest.mark.spark,
@@ -163,3 +164,22 @@ def test_a_missing_file_and_a_missing_column_are_named(tmp_path: Path, spark: An
         ):
             pass
     assert COLUMNS
+
+
+@pytest.mark.parametrize("name", ["duckdb", "spark"])
+def test_a_condition_on_a_name_that_no_object_of_any_file_has_is_refused(
+    tmp_path: Path, request: pytest.FixtureRequest, name: str
+) -> None:
+    engine = DuckDB() if name == "duckdb" else request.getfixturevalue("spark")
+    logs = [tmp_path / "lines.json", tmp_path / "array.json"]
+    logs[0].write_text('{"client": 1, "set": "a"}\n' * 9)
+    logs[1].write_text('[{"client": 2, "set": "a"}]')
+    bounding = Bounding("client", ("set",), (), where=(Condition("country", equal=False, text="DE"),))
+    with (
+        pytest.raises(InputError, match="no row has the column 'country' of --where"),
+        engine.table(logs, bounding, ""),
+    ):
+        pass
+    logs[1].write_text('[{"client": 2, "set": "a", "country": null}]')
+    with engine.table(logs, bounding, "") as table:
+        assert [group.users for group in groups_of(table)] == [2]

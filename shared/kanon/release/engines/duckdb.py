@@ -15,7 +15,7 @@ from kanon.joinlog.batches import read_tables
 from kanon.joinlog.columns import schema
 from kanon.joinlog.rows import LogReading
 from kanon.release.bounding import Bounding
-from kanon.release.engines.sql import DUCKDB, NO_ROWS, UNREADABLE, SqlTexts, operator_report
+from kanon.release.engines.sql import DUCKDB, NO_ROWS, UNREADABLE, SqlTexts, operator_report, refuse_unnamed
 from kanon.release.errors import InputError, SpecificationError
 from kanon.release.noising import PrivateTable, Sorting
 
@@ -115,8 +115,7 @@ class _Rows:
             failed = InputError(str(self._failed)) if isinstance(self._failed, LogError) else self._failed
             raise failed or error from None
         connection.unregister(name)
-        for column in sorted(self.reading.unnamed or ()):
-            raise InputError(f"no row has the column {column!r} of --where: correct its name, or leave it out")
+        refuse_unnamed(self.reading)
         if self._lacking:
             raise InputError(NO_ROWS)
 

@@ -46,7 +46,7 @@ from kanon.joinlog.rows import (
 )
 from kanon.joinlog.wanted import Wanted
 from kanon.release.bounding import Bounding
-from kanon.release.engines.sql import NO_ROWS, SPARK, UNREADABLE, SqlTexts, operator_report
+from kanon.release.engines.sql import NO_ROWS, SPARK, UNREADABLE, SqlTexts, operator_report, refuse_unnamed
 from kanon.release.errors import InputError
 from kanon.release.noising import GroupRow, PrivateTable
 
@@ -55,7 +55,8 @@ _PLACE = pa.schema(
     [("file", pa.string()), ("block", pa.int64()), ("place", pa.int64()), ("rows", pa.int64()), ("column", pa.string()),
      ("reason", pa.string())]
 )  # fmt: skip
-"""Beside the values of a row. A row with a reason is invalid. A row with a number of rows says how many were read."""
+"""Beside the values of a row. A row with a reason is invalid. A row with a number of rows says how many were read,
+and its column which columns of conditions none of them has."""
 BatchCheck = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
@@ -118,6 +119,7 @@ class Spark:
                 for unit, frame in self._checked(source, bounding.wanted):
                     frames.append(frame.persist())
                     self._tell(source, unit, frames[-1], reading)
+            refuse_unnamed(reading)
             rows = reduce(DataFrame.unionByName, frames).where("rows is null and reason is null")
             if bounding.listed is None and rows.isEmpty():
                 raise InputError(NO_ROWS)
@@ -191,7 +193,10 @@ class Spark:
         first = f.min(f.struct("file", "block", "place")).alias("first")
         counted = frame.where("rows is not null or reason is not null").groupBy("column", "reason")
         found = self._fetched(counted.agg(f.sum("rows").alias("read"), f.count("*").alias("number"), first))
-        reading.rows += sum(row.read for row in found if row.reason is None)
+        for row in found:
+            if row.reason is None:
+                reading.rows += row.read
+                reading.add_unnamed(frozenset(json.loads(row.column)))
         faults = {Fault(row.column, row.reason): row for row in found if row.reason is not None}
         for fault, row in sorted(faults.items(), key=lambda item: (item[0].reason not in FATAL, item[1].first)):
             if not reading.skip or fault.reason in FATAL:
@@ -293,7 +298,7 @@ def _runs(batch: pa.RecordBatch, *, index: bool = False) -> Iterator[tuple[tuple
 def _placed(checked: Checked, file: str, block: int, first: int) -> Iterator[pa.RecordBatch]:
     """The rows of a piece: used ones with values, invalid ones with a reason, and one with the number of rows."""
     told: list[tuple[Any, ...]] = [(file, block, first + place, None, *fault) for place, fault in checked.faults]
-    told.append((file, block, first, checked.rows, None, None))
+    told.append((file, block, first, checked.rows, json.dumps(sorted(checked.unnamed)), None))
     columns = [pa.array(column, field.type) for column, field in zip(zip(*told, strict=True), _PLACE, strict=True)]
     values = checked.table
     for table in (

@@ -25,6 +25,7 @@ from kanon.release.bounding import (
     UserMeans,
     bin_edges,
 )
+from kanon.release.errors import InputError
 
 UNREADABLE = "the engine cannot read the input: check that it is valid CSV or Parquet"
 
@@ -329,6 +330,16 @@ def _bin_case(sums: str) -> str:
 
 
 NO_ROWS = "no row of the input is used: check --where and --days, and that there are rows that can be read"
+
+
+def refuse_unnamed(reading: LogReading) -> None:
+    """Refuse a condition on a column that no row has: ``!=`` would be true of all rows, for a slip of the hand.
+
+    Raises:
+        InputError: there is one.
+    """
+    for column in sorted(reading.unnamed or ()):
+        raise InputError(f"no row has the column {column!r} of --where: correct its name, or leave it out")
 
 
 def operator_report(counts: Sequence[int], reading: LogReading) -> dict[str, Any]:
