@@ -64,8 +64,8 @@ class Period:
         """
         intervals = []
         for part in text.split(","):
-            first, _, last = part.partition("..")
-            start, end = _days(first, text)[0], _days(last or first, text)[1]
+            first, dots, last = part.partition("..")
+            start, end = _days(first, text)[0], _days(last if dots else first, text)[1]
             if start >= end:
                 raise SpecificationError(f"--days {text}: the end is before the start")
             intervals.append((start, end))

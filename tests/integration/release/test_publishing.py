@@ -331,7 +331,9 @@ def test_an_impossible_question_is_refused_with_what_to_change(more, message):
         _ = Mechanism(spec(**more)).claim
 
 
-@pytest.mark.parametrize("text", ["2026", "2026-13", "2026-02-30", "1969-12", "2026-03..2026-01", "", "x..y"])
+@pytest.mark.parametrize(
+    "text", ["2026", "2026-13", "2026-02-30", "1969-12", "2026-03..2026-01", "2026-01..", "..2026-01", "", "x..y"]
+)
 def test_an_impossible_period_is_refused(text):
     with pytest.raises(SpecificationError, match="--days"):
         Period.read(text)
