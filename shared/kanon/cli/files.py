@@ -75,7 +75,7 @@ class OutputFiles:
             return f"is also the file of {self._checked[str(real).casefold()]}: choose another name"
         if self._force or not real.is_file():
             return ""
-        if named := [name for name, other in self._others(option) if _same(real, other)]:
+        if named := [name for name, other in self._others(option) if same_file(real, other)]:
             return f"is also given as {named[0]}: choose another name"
         return "" if _replaceable(real) else "exists already: choose another name, or write over it with --force"
 
@@ -135,7 +135,7 @@ def _unwritable(reason: str) -> str:
     return f"cannot be written ({reason}): choose another name"
 
 
-def _same(one: Path, other: Path) -> bool:
+def same_file(one: Path, other: Path) -> bool:
     """Whether two paths name one file, by whatever name or link."""
     try:
         return one.samefile(other)

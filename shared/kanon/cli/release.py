@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kanon.cli.errors import CommandError
-from kanon.cli.files import Force, OutputFiles
+from kanon.cli.files import Force, OutputFiles, same_file
 from kanon.cli.options import DateOrder, SkipBadRows, User
 from kanon.cli.screen import plain, warn, working
 from kanon.created import PRIVATE
@@ -120,6 +120,8 @@ def release(
     columns = tuple(part.strip() for part in group.split(","))
     if only not in (None, "groups"):
         raise CommandError("--only must be: groups")
+    if groups is not None and any(same_file(groups, Path(log)) for log in logs or ()):
+        raise CommandError("--groups is the log: its groups are not public, and all would be named. Leave it out")
     spec = Spec(
         groups=columns, epsilon=exact(epsilon, "--epsilon"), delta=exact(delta, "--delta"), user=user,
         unit=unit,  # type: ignore[arg-type]  # Spec refuses other texts

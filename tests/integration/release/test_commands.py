@@ -299,7 +299,7 @@ def test_the_ledger_shows_adds_verifies_and_forgets(log, place):
         (("log.csv", *ASKED, "--only", "counts"), 2, "--only must be: groups"),
         (("log.csv", *ASKED, "--weight", "a"), 2, "whole numbers"),
         (("log.csv", *ASKED, "--where", "set"), 2, "column=text"),
-        (("log.csv", *ASKED, "--groups", "log.csv", "--group", "country"), 2, "no column 'country'"),
+        (("more.csv", *ASKED, "--groups", "log.csv", "--group", "country"), 2, "no column 'country'"),
         (("log.csv", *ASKED, "--groups", "nowhere.csv"), 2, "there is no file nowhere.csv"),
         (("log.csv", *ASKED, "--explain", "duckdb", "--dry-run"), 2, "give --explain or --dry-run, not both"),
         (("log.csv", *ASKED, "--cells", 8), 2, "--cells has no effect without a quantile, min or max"),
@@ -336,6 +336,13 @@ def test_a_list_of_groups_is_refused_as_a_log_is_before_anything_is_charged(log,
     said = run("release", log, *ASKED, "--groups", "groups.csv", status=2)
     assert message in said
     assert "--skip-bad-rows" not in said
+    assert not (place / "kanon-ledger").exists()
+
+
+def test_the_log_is_no_list_of_public_groups(log, place):
+    (place / "copy.csv").symlink_to(log)
+    said = run("release", log, *ASKED, "--groups", "copy.csv", status=2)
+    assert "--groups is the log: its groups are not public, and all would be named" in said
     assert not (place / "kanon-ledger").exists()
 
 
