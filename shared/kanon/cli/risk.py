@@ -180,6 +180,8 @@ def merge(
     """
     from kanon.risk.khll import load, merge_parts
 
+    if len({path.resolve() for path in sketches}) < len(sketches):
+        raise CommandError("a sketch is given twice, so its rows would count twice: leave one out")
     outputs = OutputFiles(context, force=force)
     outputs.check(out, "--out")
     with working("merging"):

@@ -229,6 +229,7 @@ def test_a_user_whose_rows_lie_in_several_batches_counts_once(log: Path, monkeyp
         (["uniqueness", "LOG", "--json", "--k", "7"], "--k has no effect with --json"),
         (["uniqueness", "LOG", "--combinations", "set", "--value", "day"], "--value has no effect with --combinations"),
         (["merge", "LOG", "--out", "x.khll"], "is not a sketch file (.khll)"),
+        (["merge", "x", "y", "./x", "--out", "x.khll"], "a sketch is given twice, so its rows would count twice"),
         (["join", "LOG", "LOG"], "is not a sketch file (.khll)"),
         (["sketch-leak", "LOG", "--group", "nobody"], "no value of column 'set' matches --group"),
         (["no-noise"], "give a log, or --clients and at least one --expected"),
@@ -287,5 +288,5 @@ def test_sketch_files_and_numbers_need_no_extra(log: Path, monkeypatch: pytest.M
         monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.delitem(sys.modules, "kanon.risk.scan")
     assert run("join", path, path).exit_code == 0
-    assert run("merge", path, path, "--out", path, "--force").exit_code == 0
+    assert run("merge", path, "--out", path, "--force").exit_code == 0
     assert run("no-noise", "--clients", 10, "--expected", 1, "--k", 3).exit_code == 0
