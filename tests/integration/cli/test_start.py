@@ -39,12 +39,13 @@ os.fstat = interrupted
 IN_DUCKDB = """
 import threading
 from kanon.release.engines import duckdb
-run = duckdb._run
-def long(connection, _):
-    run(connection, "create temp table big as select range as x from range(500000)")
+executed = duckdb._executed
+def long(connection, *_):
+    executed(connection, lambda: connection.execute("create temp table big as select range as x from range(500000)"))
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-    return run(connection, "select count(*) from big a, big b where a.x % 7 < b.x % 11")
-duckdb._run = long
+    asked = "select count(*) from big a, big b where a.x % 7 < b.x % 11"
+    return executed(connection, lambda: connection.execute(asked))
+duckdb._executed = long
 """
 RELEASE = "release joins.csv --dataset d --group set --epsilon 1 --delta 1e-6"
 

@@ -1,12 +1,17 @@
 """What DuckDB reads of messy exports. ``test_spark`` asks the same of Spark."""
 
 import json
+import os
+import signal
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
 
+from kanon.release.bounding import Bounding
 from kanon.release.engines.duckdb import DuckDB
 from kanon.release.errors import InputError
 from tests.integration.release.exports import EXPORTS, JANUARY, RIGHT, Export
@@ -103,3 +108,24 @@ def test_a_condition_on_a_name_that_no_object_has_is_refused(log: Path, sign: st
     assert not (log.parent / "kanon-ledger" / "ledger.jsonl").exists()
     more.write_text(json.dumps([{**rows[0], "country": "DE"}]))
     run("release", log, more, *asked)
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_ctrl_c_ends_a_wait_for_a_pipe(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    writer = os.open(pipe, os.O_RDWR)
+    os.write(writer, b"client,set\n1,a\n")
+    Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    (closing := Timer(5, lambda: os.close(writer))).start()
+    with pytest.raises(KeyboardInterrupt), DuckDB().table([pipe], Bounding("client", ("set",)), ""):
+        pass
+    assert closing.is_alive()
+    closing.cancel()
+    os.close(writer)

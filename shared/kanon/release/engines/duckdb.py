@@ -2,9 +2,10 @@
 
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from queue import Full, Queue
 from typing import Any, TypeVar
 
 import duckdb
@@ -23,6 +24,7 @@ T = TypeVar("T")
 
 _TABLE = "bounded"
 _SOURCE = "checked"
+_FAILED = object()
 
 
 class DuckDB:
@@ -99,7 +101,7 @@ class _Rows:
         self._files, self._wanted, self._names = list(map(_local, sources)), bounding.wanted, list(bounding.columns)
         self.reading = LogReading(skip=bounding.skip_bad_rows)
         self._lacking = bounding.listed is None  # until there is a row
-        self._failed: Exception | None = None
+        self._waiting: Queue[Any] = Queue(4)
 
     def store(self, connection: duckdb.DuckDBPyConnection, name: str, table: str, text: str) -> None:
         """Store in a table what SQL computes from the rows, which it calls ``name``.
@@ -108,26 +110,49 @@ class _Rows:
             InputError: a file or a row of it cannot be read, there are no rows, or none has a column of --where.
         """
         fields = schema(self._wanted).empty_table().rename_columns(self._names).schema
-        connection.register(name, pa.RecordBatchReader.from_batches(fields, self._batches()))
+        connection.register(name, pa.RecordBatchReader.from_batches(fields, self._taken()))
         try:
-            _run(connection, f"create temp table {table} as {text}")
-        except InputError as error:
-            failed = InputError(str(self._failed)) if isinstance(self._failed, LogError) else self._failed
-            raise failed or error from None
+            with _naming_errors():
+                _executed(connection, lambda: connection.execute(f"create temp table {table} as {text}"), self._give)
+        except LogError as error:
+            raise InputError(str(error)) from None
         connection.unregister(name)
         refuse_unnamed(self.reading)
         if self._lacking:
             raise InputError(NO_ROWS)
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
+    def _give(self, running: Future[Any]) -> None:
+        """Read the files, for as long as the engine takes their rows. Here Ctrl-C ends a wait for a pipe."""
+        last: object = _FAILED
         try:
-            for file in self._files:
-                for table in read_tables(file, self._wanted, self.reading):
-                    self._lacking = False
-                    yield from table.rename_columns(self._names).to_batches()
-        except Exception as error:
-            self._failed = error  # the engine would tell its text
-            raise
+            for batch in self._batches():
+                if not _put(self._waiting, batch, running):
+                    return
+            last = None
+        finally:
+            _put(self._waiting, last, running)
+
+    def _taken(self) -> Iterator[pa.RecordBatch]:
+        """The rows that :meth:`_give` has read, in the engine's thread."""
+        while (batch := self._waiting.get()) is not None:
+            if batch is _FAILED:
+                raise ValueError("the files are not read to their end")
+            yield batch
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        for file in self._files:
+            for table in read_tables(file, self._wanted, self.reading):
+                self._lacking = False
+                yield from table.rename_columns(self._names).to_batches()
+
+
+def _put(waiting: Queue[Any], item: Any, running: Future[Any]) -> bool:
+    """Whether an item is in the queue; it is not, if nobody takes one any more."""
+    while not running.done():
+        with suppress(Full):
+            waiting.put(item, timeout=0.1)
+            return True
+    return False
 
 
 def _local(path: Path | str) -> Path:
@@ -161,11 +186,16 @@ def _naming_errors() -> Iterator[None]:
         raise InputError(UNREADABLE) from None
 
 
-def _executed(connection: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
+def _executed(
+    connection: duckdb.DuckDBPyConnection,
+    work: Callable[[], T],
+    meanwhile: Callable[[Future[T]], None] = lambda _: None,
+) -> T:
     """Work in another thread. With several threads of its own, DuckDB does not see Ctrl-C before a query ends."""
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(work)
         try:
+            meanwhile(running)
             return running.result()
         except KeyboardInterrupt:
             connection.interrupt()
