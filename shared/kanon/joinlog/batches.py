@@ -14,7 +14,6 @@ from contextlib import suppress
 from functools import partial
 from io import BufferedReader, BytesIO
 from itertools import islice
-from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,7 +89,7 @@ def read_tables(path: Path | str, wanted: Wanted, reading: LogReading) -> Iterat
                 yield checked.table
 
 
-def gathered(tables: Iterable[pa.Table], rows: int, size: float = inf) -> Iterator[pa.Table]:
+def gathered(tables: Iterable[pa.Table], rows: int, size: int) -> Iterator[pa.Table]:
     """Small tables, joined to tables of at least so many rows or bytes; the last one may be smaller."""
     waiting: list[pa.Table] = []
     read = taken = 0
